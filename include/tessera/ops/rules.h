@@ -1,11 +1,12 @@
 #pragma once
 // Rules: how one family of models names and fuses its weights in different systems, declared in a
-// small JSON file (docs/rules.md, docs/json/rules.schema.json). Shipped: llama, qwen2, mixtral,
-// gpt-neox.
+// small JSON file (docs/rules.md, docs/json/rules.schema.json). Shipped: llama, qwen2, gpt-neox,
+// mixtral, qwen3-moe, deepseek-v3, glm4-moe, gpt-oss.
 //
 //   side "hf"        q_proj, k_proj, v_proj                     one tensor per part
 //   side "megatron"  linear_qkv, groups of [q.. k v]            all parts along one axis
 //   side "megatron-dist"   ... and all layers stacked           a new dim in front
+//   side "stacked"   gate and up of all experts in one tensor    a new dim in front
 //
 // Applied to a manifest they become parameter edits (state/parameter_edit.h) and renames: weights,
 // optimizer state, steps and groups follow. The side a checkpoint has is found by its names.
@@ -23,16 +24,29 @@
 
 namespace tessera {
 
+/// Another name that is read for the one of a part.
+struct OtherName {
+  std::size_t part = 0;
+  std::string name;
+};
+
 /// How one side stores the parts of a rule.
 struct RuleSide {
-  std::vector<std::string> names;         // one per part; fused or unparted: one
-  std::vector<std::string> alternatives;  // other names read for names[0]
+  std::vector<std::string> names;  // one per part; fused or unparted: one
+  std::vector<OtherName> alternatives;
+  /// The rule is for tensors that have one of these beside them, on this side as source.
+  std::vector<std::string> beside;
+  std::vector<std::string> copies;  // names that hold the same tensor once more
   bool fused = false;
   int axis = 0;                     // of the parts' dims
   std::vector<std::string> ratios;  // fused: expressions over parameters; empty: all equal
   std::string groups = "1";         // expression
   bool interleaved = false;
-  std::string stack;  // capture that becomes a new first dim; empty: none
+  bool transposed = false;  // the last two dims of the parts change places
+  /// Pairs of a matrix and a vector. As source the parts stand upright where the last dim but one of
+  /// a matrix, not the last, is as long as the vector: the first pair whose dims differ.
+  std::vector<std::string> turned_by;
+  std::vector<std::string> stacks;  // captures that become new first dims, outermost first
 };
 
 struct TensorRule {
@@ -45,7 +59,11 @@ struct RuleParameter {
   std::string name;
   std::string about;
   std::vector<std::string> keys;  // in config.json and in the checkpoint's own arguments
-  std::string fallback;           // another parameter
+  std::string fallback = {};      // another parameter
+  /// Names with one capture, of parameters that names count from ({mtp+layers}): the least number
+  /// that is found, and one more than the greatest.
+  std::vector<std::string> first = {};
+  std::vector<std::string> count = {};
 };
 
 struct RuleSet {
@@ -83,7 +101,11 @@ struct RulesOutcome {
   std::vector<ParameterEdit> edits;                          // what is fused, cut or stacked
   std::vector<std::pair<std::string, std::string>> renames;  // the rest, exact
   std::vector<std::string> vocabulary;                       // by their new names
-  std::vector<std::string> unmatched;                        // parameters no rule speaks of
+  /// Parameters that the source holds twice and the target once: (the copy, the one that stays).
+  std::vector<std::pair<std::string, std::string>> copies_dropped;
+  /// By their new names: (a copy that the target holds as well, what it is a copy of).
+  std::vector<std::pair<std::string, std::string>> copies_made;
+  std::vector<std::string> unmatched;  // parameters no rule speaks of
 };
 
 /// What the rules make of parameters of these shapes. Throws kInvalidArgument (no name matches,

@@ -37,6 +37,9 @@ struct TensorPiece {
   /// index. Source dims that are left out must have one index. Empty: the same dims.
   std::vector<int> dims;
   std::vector<std::int64_t> origin;  // in the new tensor; empty: zeros
+  /// Per dim of the new tensor: it goes to every step-th index from the origin on; empty: 1
+  /// everywhere. Not for zeros.
+  std::vector<std::int64_t> to_steps = {};
 };
 
 /// All of `source`, at the new tensor's origin.

@@ -49,6 +49,17 @@ std::uint32_t add_twin(Manifest& manifest, std::uint32_t of, const std::string& 
 
 }  // namespace
 
+std::uint32_t add_twin_entry(Manifest& manifest, std::size_t kept, const EntryRole& role,
+                             const std::string& name) {
+  const StateEntry entry = manifest.state.entries[kept];
+  const std::uint32_t tensor = entry.value.tensor_index();
+  Path path = path_beside(entry, role, name);
+  if (path.empty() || manifest.tensors[tensor].chunk_count == 0) return kNoTensor;
+  const std::uint32_t twin = add_twin(manifest, tensor, name);
+  manifest.state.entries.push_back({name, std::move(path), Value::tensor(twin)});
+  return twin;
+}
+
 AliasEntries::AliasEntries(Manifest& manifest) {
   const std::vector<Alias> aliases = recorded_aliases(manifest);
   if (aliases.empty()) return;
@@ -64,12 +75,10 @@ AliasEntries::AliasEntries(Manifest& manifest) {
   for (const auto& [name, kept] : aliases) {
     const auto weight = weights.find(kept);
     if (weight == weights.end() || taken.contains(name)) continue;
-    const StateEntry entry = manifest.state.entries[weight->second];
-    const std::uint32_t tensor = entry.value.tensor_index();
-    Path path = path_beside(entry, roles.entries[weight->second], name);
-    if (path.empty() || manifest.tensors[tensor].chunk_count == 0) continue;
-    const std::uint32_t twin = add_twin(manifest, tensor, name);
-    manifest.state.entries.push_back({name, std::move(path), Value::tensor(twin)});
+    const std::uint32_t tensor = manifest.state.entries[weight->second].value.tensor_index();
+    const std::uint32_t twin =
+        add_twin_entry(manifest, weight->second, roles.entries[weight->second], name);
+    if (twin == kNoTensor) continue;
     tied_.emplace(manifest.tensors[twin].first_chunk, manifest.tensors[tensor].first_chunk);
     taken.insert(name);
   }

@@ -4,12 +4,19 @@
 // as they reach all others. No byte is copied: they have the chunks of the tensor they are tied to.
 #include <tessera/state/aliases.h>
 #include <tessera/state/manifest.h>
+#include <tessera/state/roles.h>
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 namespace tessera {
+
+/// Adds the entry `name` beside entry `kept`, which has this role, with the chunks of its tensor.
+/// Returns its tensor; kNoTensor: `name` is not below the root of `kept`.
+std::uint32_t add_twin_entry(Manifest& manifest, std::size_t kept, const EntryRole& role,
+                             const std::string& name);
 
 class AliasEntries {
  public:

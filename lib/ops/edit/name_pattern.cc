@@ -5,26 +5,68 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <charconv>
 
 namespace tessera {
+namespace {
 
-NamePattern::NamePattern(std::string_view pattern) {
+constexpr std::size_t kMostDigits = 9;
+
+/// A number as Python prints it.
+std::optional<std::int64_t> plain_number(std::string_view text) {
+  if (!is_decimal(text) || text.size() > kMostDigits || (text.size() > 1 && text[0] == '0'))
+    return std::nullopt;
+  std::int64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+}  // namespace
+
+NamePattern::NamePattern(std::string_view pattern, const PatternNumbers& numbers) {
   for (std::size_t at = 0; at < pattern.size();) {
     const std::size_t open = std::min(pattern.find('{', at), pattern.size());
     if (open > at) pieces_.push_back({false, std::string(pattern.substr(at, open - at))});
     if (open == pattern.size()) break;
     const std::size_t close = pattern.find('}', open);
     const bool adjacent = !pieces_.empty() && pieces_.back().capture;
-    if (close == std::string_view::npos || close == open + 1 || adjacent) {
+    Piece piece;
+    if (close != std::string_view::npos && !adjacent)
+      piece = capture_of(pattern.substr(open + 1, close - open - 1), numbers);
+    if (piece.text.empty() || (piece.count != 0 && piece.number.empty())) {
       fail(Code::kInvalidArgument,
            fmt::format(
                "\"{}\" is not a name pattern: each {{name}} needs text, and something between "
                "it and the next",
                printable(pattern)));
     }
-    pieces_.push_back({true, std::string(pattern.substr(open + 1, close - open - 1))});
+    pieces_.push_back(std::move(piece));
     at = close + 1;
   }
+}
+
+NamePattern::Piece NamePattern::capture_of(std::string_view inside, const PatternNumbers& numbers) {
+  Piece piece;
+  piece.capture = true;
+  const std::size_t sign = std::min(inside.find_first_of("<+"), inside.size());
+  piece.text = inside.substr(0, sign);
+  if (sign == inside.size()) return piece;
+  piece.count = inside[sign];
+  piece.number = inside.substr(sign + 1);
+  if (const auto found = numbers.find(piece.number); found != numbers.end())
+    piece.value = found->second;
+  return piece;
+}
+
+/// What `run` is captured as; nullopt: it is not taken.
+std::optional<std::string> NamePattern::value_of(const Piece& piece, std::string_view run) {
+  if (piece.count == 0 || (piece.count == '<' && !piece.value)) return std::string(run);
+  const auto number = plain_number(run);
+  if (!number || !piece.value) return std::nullopt;
+  if (piece.count == '<')
+    return *number < *piece.value ? std::optional(std::string(run)) : std::nullopt;
+  if (*number < *piece.value) return std::nullopt;
+  return fmt::format("{}", *number - *piece.value);
 }
 
 bool NamePattern::match_from(std::size_t piece, std::string_view rest, Captures& captures) const {
@@ -36,11 +78,12 @@ bool NamePattern::match_from(std::size_t piece, std::string_view rest, Captures&
   }
   const std::size_t most = std::min(rest.find('.'), rest.size());
   for (std::size_t length = 1; length <= most; ++length) {
-    const std::string text(rest.substr(0, length));
+    const auto text = value_of(now, rest.substr(0, length));
+    if (!text) continue;
     const auto known = captures.find(now.text);
-    if (known != captures.end() && known->second != text) continue;
+    if (known != captures.end() && known->second != *text) continue;
     Captures tried = captures;
-    tried[now.text] = text;
+    tried[now.text] = *text;
     if (!match_from(piece + 1, rest.substr(length), tried)) continue;
     captures = std::move(tried);
     return true;
@@ -49,6 +92,9 @@ bool NamePattern::match_from(std::size_t piece, std::string_view rest, Captures&
 }
 
 std::optional<Captures> NamePattern::match(std::string_view name) const {
+  // Most names end in another way than a pattern; this is the quick way to see it.
+  if (!pieces_.empty() && !pieces_.back().capture && !name.ends_with(pieces_.back().text))
+    return std::nullopt;
   Captures captures;
   if (!match_from(0, name, captures)) return std::nullopt;
   return captures;
@@ -56,8 +102,15 @@ std::optional<Captures> NamePattern::match(std::string_view name) const {
 
 std::string NamePattern::text() const {
   std::string text;
-  for (const Piece& piece : pieces_)
-    text += piece.capture ? fmt::format("{{{}}}", piece.text) : piece.text;
+  for (const Piece& piece : pieces_) {
+    if (!piece.capture) {
+      text += piece.text;
+    } else if (piece.count == 0) {
+      text += fmt::format("{{{}}}", piece.text);
+    } else {
+      text += fmt::format("{{{}{}{}}}", piece.text, piece.count, piece.number);
+    }
+  }
   return text;
 }
 
@@ -74,14 +127,35 @@ std::string NamePattern::fill(const Captures& captures) const {
            fmt::format("the rules' name \"{}\": nothing on the other side gives {{{}}} a value",
                        text(), piece.text));
     }
-    name += found->second;
+    if (piece.count != '+') {
+      name += found->second;
+      continue;
+    }
+    const auto number = plain_number(found->second);
+    if (!piece.value || !number) {
+      fail(Code::kInvalidArgument,
+           fmt::format("the rules' name \"{}\": {}", text(),
+                       piece.value ? fmt::format("\"{}\" is no number", printable(found->second))
+                                   : fmt::format("the number of {} is not known", piece.number)),
+           piece.value ? "" : fmt::format("add it: --rules NAME,{}=N", piece.number));
+    }
+    name += fmt::format("{}", *number + *piece.value);
   }
   return name;
 }
 
-bool NamePattern::has(std::string_view capture) const {
-  return std::ranges::any_of(
-      pieces_, [&](const Piece& piece) { return piece.capture && piece.text == capture; });
+std::set<std::string> NamePattern::captures() const {
+  std::set<std::string> names;
+  for (const Piece& piece : pieces_)
+    if (piece.capture) names.insert(piece.text);
+  return names;
+}
+
+std::set<std::string> NamePattern::numbers() const {
+  std::set<std::string> names;
+  for (const Piece& piece : pieces_)
+    if (piece.count != 0) names.insert(piece.number);
+  return names;
 }
 
 }  // namespace tessera

@@ -8,12 +8,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 namespace tessera {
 
 RuleNumbers::RuleNumbers(const RuleSet& rules, const RulesRequest& request,
-                         const ModelNumber& number)
-    : rules_(rules), request_(request), number_(number) {
+                         const std::map<std::string, Shape>& shapes, const ModelNumber& number)
+    : rules_(rules), request_(request), shapes_(shapes), number_(number) {
   std::vector<std::string_view> known;
   for (const RuleParameter& parameter : rules.parameters) known.push_back(parameter.name);
   for (const auto& [name, value] : request.parameters) {
@@ -23,6 +24,48 @@ RuleNumbers::RuleNumbers(const RuleSet& rules, const RulesRequest& request,
          fmt::format("rules {} have no parameter \"{}\"", rules.name, printable(name)),
          near.empty() ? std::string() : fmt::format("did you mean {}?", near));
   }
+}
+
+PatternNumbers RuleNumbers::of_names() const {
+  PatternNumbers numbers;
+  for (const RuleParameter& parameter : rules_.parameters) {
+    if (parameter.first.empty() && parameter.count.empty()) continue;
+    if (const auto found = known(parameter)) numbers.emplace(parameter.name, *found);
+  }
+  return numbers;
+}
+
+std::optional<std::int64_t> RuleNumbers::known(const RuleParameter& parameter) const {
+  if (const auto given = request_.parameters.find(parameter.name);
+      given != request_.parameters.end())
+    return given->second;
+  if (const auto found = counted(parameter)) return found;
+  for (const std::string& key : parameter.keys)
+    if (const auto found = number_(key); found && *found >= 1) return found;
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> RuleNumbers::counted(const RuleParameter& parameter) const {
+  std::optional<std::int64_t> found;
+  const auto look = [&](const std::string& text, bool least) {
+    const NamePattern pattern(text);
+    for (const auto& [fqn, shape] : shapes_) {
+      const auto captures = pattern.match(fqn);
+      if (!captures || captures->size() != 1) continue;
+      const std::string& run = captures->begin()->second;
+      std::int64_t number = 0;
+      const auto [end, error] = std::from_chars(run.data(), run.data() + run.size(), number);
+      if (error != std::errc() || end != run.data() + run.size() || number < 0 ||
+          number == std::numeric_limits<std::int64_t>::max())
+        continue;
+      const std::int64_t value = least ? number : number + 1;
+      if (!found || (least ? value < *found : value > *found)) found = value;
+    }
+  };
+  for (const std::string& text : parameter.first) look(text, true);
+  if (found) return found;
+  for (const std::string& text : parameter.count) look(text, false);
+  return found;
 }
 
 std::int64_t RuleNumbers::operand(std::string_view text, const std::string& fqn, int depth) {
@@ -37,11 +80,7 @@ std::int64_t RuleNumbers::operand(std::string_view text, const std::string& fqn,
     fail(Code::kInvalidArgument,
          fmt::format("rules {}: \"{}\" is no parameter", rules_.name, printable(text)));
   }
-  if (const auto given = request_.parameters.find(parameter->name);
-      given != request_.parameters.end())
-    return given->second;
-  for (const std::string& key : parameter->keys)
-    if (const auto found = number_(key); found && *found >= 1) return *found;
+  if (const auto found = known(*parameter)) return *found;
   if (!parameter->fallback.empty()) return operand(parameter->fallback, fqn, depth + 1);
   fail(Code::kInvalidArgument,
        fmt::format(

@@ -14,11 +14,19 @@
 
 namespace tessera {
 
-/// Adds to `out` what the rule does to the parameters of its side `from`, as `matcher` names them,
-/// and to `taken` their FQNs. Throws kInvalidArgument naming the parameter: taken by two rules,
-/// parts that are missing, shapes that do not divide; kUnsupported for what no rule can say.
+/// What all rules of a set work on, and what they found so far.
+struct RulePlan {
+  const std::map<std::string, Shape>& shapes;
+  RuleNumbers& numbers;
+  RulesOutcome& out;
+  std::set<std::string> taken = {};                            // FQNs that a rule names
+  std::map<std::string, std::set<std::string>> captured = {};  // every value of each capture
+};
+
+/// Adds to `plan` what the rule does to the parameters of its side `from`. Throws kInvalidArgument
+/// naming the parameter: taken by two rules, parts that are missing, shapes that do not divide;
+/// kUnsupported for what no rule can say.
 void plan_rule(const TensorRule& rule, const RuleSide& from, const RuleSide& to,
-               const SideMatcher& matcher, const std::map<std::string, Shape>& shapes,
-               RuleNumbers& numbers, std::set<std::string>& taken, RulesOutcome& out);
+               const Matchers& matchers, RulePlan& plan);
 
 }  // namespace tessera

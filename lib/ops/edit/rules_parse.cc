@@ -27,7 +27,8 @@ class Parser {
       refuse(error.status().message);
     }
     if (!root.is_dict()) refuse("expected a JSON object");
-    only_keys(root, {"$schema", "schema", "name", "about", "sides", "parameters", "tensors"});
+    only_keys(root,
+              {"$schema", "schema", "name", "about", "sides", "parameters", "blocks", "tensors"});
     if (text_of(root, "schema", "") != kRulesSchema)
       refuse(fmt::format("\"schema\" must be \"{}\"", kRulesSchema));
     RuleSet rules;
@@ -37,17 +38,30 @@ class Parser {
     if (const Value* parameters = root.find("parameters"))
       for (const auto& [name, value] : dict_of(*parameters, "parameters"))
         rules.parameters.push_back(parameter(name.as_string(), value));
+    if (const Value* blocks = root.find("blocks"))
+      for (const Value& value : list_of(*blocks, "blocks")) {
+        where_ = fmt::format("blocks[{}]", blocks_.size());
+        blocks_.push_back(block(value, rules));
+      }
     const Value* tensors = root.find("tensors");
-    if (tensors == nullptr || tensors->kind() != Value::Kind::kList)
-      refuse("\"tensors\" must be a list");
-    for (const Value& value : tensors->as_list()) {
-      where_ = fmt::format("tensors[{}]", rules.tensors.size());
-      rules.tensors.push_back(rule(value, rules));
+    where_.clear();
+    if (tensors == nullptr) refuse("\"tensors\" must be a list");
+    std::size_t place = 0;
+    for (const Value& value : list_of(*tensors, "tensors")) {
+      where_ = fmt::format("tensors[{}]", place++);
+      add_rule(value, rules);
     }
     return rules;
   }
 
  private:
+  /// What the names of a side begin with in one block, and what is stacked there.
+  struct BlockSide {
+    std::vector<std::string> prefixes;  // the first is written, all are read
+    std::vector<std::string> stacks;
+  };
+  using Block = std::map<std::string, BlockSide>;
+
   [[noreturn]] void refuse(const std::string& why) const {
     fail(Code::kInvalidArgument,
          where_.empty() ? fmt::format("rules {}: {}", printable(origin_), why)
@@ -65,6 +79,11 @@ class Parser {
   const ValueDict& dict_of(const Value& value, std::string_view key) const {
     if (!value.is_dict()) refuse(fmt::format("\"{}\" must be an object", key));
     return value.as_dict();
+  }
+
+  const ValueList& list_of(const Value& value, std::string_view key) const {
+    if (value.kind() != Value::Kind::kList) refuse(fmt::format("\"{}\" must be a list", key));
+    return value.as_list();
   }
 
   std::string text_of(const Value& object, std::string_view key,
@@ -86,8 +105,7 @@ class Parser {
 
   std::vector<std::string> texts(const Value& value, std::string_view key) const {
     std::vector<std::string> out;
-    if (value.kind() != Value::Kind::kList) refuse(fmt::format("\"{}\" must be a list", key));
-    for (const Value& item : value.as_list()) {
+    for (const Value& item : list_of(value, key)) {
       if (!item.is_string() || item.as_string().empty())
         refuse(fmt::format("\"{}\" must be a list of strings", key));
       out.push_back(item.as_string());
@@ -97,6 +115,13 @@ class Parser {
   std::vector<std::string> texts_of(const Value& object, std::string_view key) const {
     const Value* value = object.find(key);
     return value == nullptr ? std::vector<std::string>() : texts(*value, key);
+  }
+
+  /// One text, or a list of texts.
+  std::vector<std::string> one_or_more(const Value& object, std::string_view key) const {
+    const Value* value = object.find(key);
+    if (value != nullptr && value->is_string()) return {text_of(object, key, "")};
+    return texts_of(object, key);
   }
 
   /// A text, or a number as its text.
@@ -109,11 +134,116 @@ class Parser {
   RuleParameter parameter(const std::string& name, const Value& value) {
     where_ = fmt::format("parameter \"{}\"", name);
     dict_of(value, name);
-    only_keys(value, {"about", "keys", "default"});
-    RuleParameter out{name, text_of(value, "about", name), texts_of(value, "keys"),
-                      text_of(value, "default", "")};
+    only_keys(value, {"about", "keys", "default", "first", "count"});
+    RuleParameter out{name,
+                      text_of(value, "about", name),
+                      texts_of(value, "keys"),
+                      text_of(value, "default", ""),
+                      texts_of(value, "first"),
+                      texts_of(value, "count")};
+    for (const auto* patterns : {&out.first, &out.count})
+      for (const std::string& text : *patterns)
+        if (NamePattern(text).captures().size() != 1)
+          refuse(fmt::format("\"{}\" must have one {{capture}}", printable(text)));
     where_.clear();
     return out;
+  }
+
+  /// Sides of which a key speaks: "hf", or "hf, stacked".
+  std::vector<std::string> sides_of(const std::string& key, const RuleSet& rules) const {
+    std::vector<std::string> names;
+    for (std::string_view field : split(key, ',')) {
+      while (field.starts_with(' ')) field.remove_prefix(1);
+      const std::string name(field);
+      if (std::ranges::find(rules.sides, name) == rules.sides.end())
+        refuse(fmt::format("\"{}\" is no side; sides: {}", printable(name),
+                           fmt::join(rules.sides, ", ")));
+      names.push_back(name);
+    }
+    return names;
+  }
+
+  Block block(const Value& value, const RuleSet& rules) const {
+    Block out;
+    for (const auto& [key, of_side] : dict_of(value, "blocks")) {
+      BlockSide side;
+      if (of_side.is_string()) {
+        side.prefixes = {of_side.as_string()};
+      } else {
+        dict_of(of_side, key.as_string());
+        only_keys(of_side, {"name", "or", "stack"});
+        side.prefixes = {text_of(of_side, "name", "")};
+        for (std::string& other : texts_of(of_side, "or"))
+          side.prefixes.push_back(std::move(other));
+        side.stacks = one_or_more(of_side, "stack");
+      }
+      for (const std::string& name : sides_of(key.as_string(), rules)) out[name] = side;
+    }
+    return out;
+  }
+
+  void add_rule(const Value& value, RuleSet& rules) const {
+    TensorRule parsed = rule(value, rules);
+    std::vector<TensorRule> made;
+    if (flag_of(value, "block")) {
+      if (blocks_.empty()) refuse("\"block\" needs \"blocks\"");
+      for (const auto& [name, side] : parsed.sides)
+        if (!side.copies.empty()) refuse("\"copies\" stand outside of blocks");
+      for (const Block& block : blocks_) made.push_back(inside(parsed, block));
+    } else {
+      made.push_back(std::move(parsed));
+    }
+    for (TensorRule& one : made) {
+      for (const auto& [name, side] : one.sides) check_names(side, rules);
+      rules.tensors.push_back(std::move(one));
+    }
+  }
+
+  /// The rule with the names of a block. Sides that have no such block are left out.
+  static TensorRule inside(const TensorRule& rule, const Block& block) {
+    TensorRule out = rule;
+    out.sides.clear();
+    for (const auto& [name, relative] : rule.sides) {
+      const auto found = block.find(name);
+      if (found == block.end()) continue;
+      const auto& [prefixes, stacks] = found->second;
+      RuleSide side = relative;
+      side.stacks.insert(side.stacks.begin(), stacks.begin(), stacks.end());
+      side.alternatives.clear();
+      side.beside.clear();
+      for (std::string& text : side.names) text = prefixes[0] + text;
+      for (std::string& text : side.turned_by) text = prefixes[0] + text;
+      for (const std::string& prefix : prefixes) {
+        if (prefix != prefixes[0])
+          for (std::size_t part = 0; part < relative.names.size(); ++part)
+            side.alternatives.push_back({part, prefix + relative.names[part]});
+        for (const OtherName& other : relative.alternatives)
+          side.alternatives.push_back({other.part, prefix + other.name});
+        for (const std::string& text : relative.beside) side.beside.push_back(prefix + text);
+      }
+      out.sides[name] = std::move(side);
+    }
+    return out;
+  }
+
+  /// Names are patterns, and count from parameters that are counted.
+  void check_names(const RuleSide& side, const RuleSet& rules) const {
+    std::vector<std::string> all = side.names;
+    for (const OtherName& other : side.alternatives) all.push_back(other.name);
+    for (const auto* more : {&side.beside, &side.copies, &side.turned_by})
+      all.insert(all.end(), more->begin(), more->end());
+    for (const std::string& text : all) {
+      for (const std::string& number : NamePattern(text).numbers()) {
+        const auto counted = [&](const RuleParameter& parameter) {
+          return parameter.name == number && !(parameter.first.empty() && parameter.count.empty());
+        };
+        if (std::ranges::none_of(rules.parameters, counted))
+          refuse(
+              fmt::format("\"{}\" counts from {}, which is no parameter with \"first\" or "
+                          "\"count\"",
+                          printable(text), printable(number)));
+      }
+    }
   }
 
   TensorRule rule(const Value& value, const RuleSet& rules) const {
@@ -123,11 +253,9 @@ class Parser {
     out.vocabulary = flag_of(value, "vocabulary");
     for (const auto& [key, side] : value.as_dict()) {
       const std::string& name = key.as_string();
-      if (name == "parts" || name == "vocabulary" || name == "about") continue;
-      if (std::ranges::find(rules.sides, name) == rules.sides.end())
-        refuse(fmt::format("\"{}\" is no side; sides: {}", printable(name),
-                           fmt::join(rules.sides, ", ")));
-      out.sides[name] = rule_side(side, out.parts.size());
+      if (name == "parts" || name == "vocabulary" || name == "about" || name == "block") continue;
+      const std::vector<std::string> sides = sides_of(name, rules);
+      for (const std::string& one : sides) out.sides[one] = rule_side(side, out.parts.size());
     }
     if (out.sides.empty()) refuse("names no side");
     if (out.parts.empty()) out.parts = {"all"};
@@ -146,14 +274,13 @@ class Parser {
     } else {
       fused_side(value, parts, side);
     }
-    for (const std::string& name : side.names) NamePattern{name};
-    for (const std::string& name : side.alternatives) NamePattern{name};
     return side;
   }
 
   void fused_side(const Value& value, std::size_t parts, RuleSide& side) const {
     dict_of(value, "side");
-    only_keys(value, {"name", "names", "or", "axis", "ratios", "groups", "interleaved", "stack"});
+    only_keys(value, {"name", "names", "or", "beside", "copies", "axis", "ratios", "groups",
+                      "interleaved", "transposed", "stack"});
     if (value.find("names") != nullptr) {
       side.names = texts_of(value, "names");
       if (side.names.size() != std::max<std::size_t>(parts, 1))
@@ -163,8 +290,11 @@ class Parser {
       if (side.names[0].empty()) refuse("a side needs \"name\" or \"names\"");
       side.fused = parts > 1;
     }
-    side.alternatives = texts_of(value, "or");
+    for (std::string& other : texts_of(value, "or"))
+      side.alternatives.push_back({0, std::move(other)});
     if (!side.alternatives.empty() && side.names.size() > 1) refuse("\"or\" goes with one name");
+    side.beside = one_or_more(value, "beside");
+    side.copies = one_or_more(value, "copies");
     if (const Value* axis = value.find("axis")) {
       if (!axis->is_int() || axis->as_int() < 0 || axis->as_int() > 7)
         refuse("\"axis\" must be a number from 0 to 7");
@@ -177,7 +307,19 @@ class Parser {
     }
     if (const Value* groups = value.find("groups")) side.groups = expression(*groups);
     side.interleaved = flag_of(value, "interleaved");
-    side.stack = text_of(value, "stack", "");
+    const Value* transposed = value.find("transposed");
+    if (transposed != nullptr && transposed->is_dict()) {
+      only_keys(*transposed, {"by"});
+      side.transposed = true;
+      side.turned_by = texts_of(*transposed, "by");
+      if (side.turned_by.empty() || side.turned_by.size() % 2 != 0)
+        refuse("\"by\" must be pairs of names: a matrix, a vector");
+    } else {
+      side.transposed = flag_of(value, "transposed");
+    }
+    side.stacks = one_or_more(value, "stack");
+    if (!side.copies.empty() && (parts > 1 || !side.stacks.empty()))
+      refuse("\"copies\" are of one tensor that is neither fused nor stacked");
     const bool grouped = !side.ratios.empty() || side.groups != "1" || side.interleaved;
     if (grouped && !side.fused) refuse("\"ratios\", \"groups\" and \"interleaved\" fuse parts");
     if (side.interleaved && (side.groups != "1" || !side.ratios.empty()))
@@ -186,6 +328,7 @@ class Parser {
 
   std::string origin_;
   std::string where_;
+  std::vector<Block> blocks_;
 };
 
 bool is_word(std::string_view text) {

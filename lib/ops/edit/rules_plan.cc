@@ -14,36 +14,41 @@
 namespace tessera {
 namespace {
 
-/// Parameters that this side alone names; those that all sides name alike say nothing.
-/// `alike`: one of the latter.
-std::map<std::string, std::size_t> deciding_matches(const RuleSet& rules, const Matchers& matchers,
-                                                    const std::map<std::string, Shape>& shapes,
-                                                    std::string& alike) {
-  std::map<std::string, std::size_t> count;
-  for (const auto& [fqn, shape] : shapes) {
-    std::set<std::string> sides;
-    for (const TensorRule& rule : rules.tensors)
-      for (const auto& [name, side] : rule.sides)
-        if (!sides.contains(name) && matchers.at(&side).match(fqn)) sides.insert(name);
-    if (sides.size() == 1) ++count[*sides.begin()];
-    if (sides.size() > 1) alike = fqn;
+/// What a side names among the parameters.
+struct SideNames {
+  std::string side;
+  std::set<std::string_view> names;
+  std::size_t primary = 0;  // of them by the name that would be written
+};
+
+std::vector<SideNames> named_by_sides(const RuleSet& rules, const Matchers& matchers,
+                                      const std::map<std::string, Shape>& shapes) {
+  std::vector<SideNames> found;
+  for (const std::string& name : rules.sides) {
+    SideNames side{name, {}, 0};
+    for (const TensorRule& rule : rules.tensors) {
+      const auto of_side = rule.sides.find(name);
+      if (of_side == rule.sides.end()) continue;
+      const SideMatcher& matcher = matchers.at(&of_side->second);
+      for (const auto& [fqn, shape] : shapes) {
+        const auto match = matcher.match(fqn, shapes);
+        if (match && side.names.insert(fqn).second) side.primary += match->other_name ? 0 : 1;
+      }
+    }
+    if (!side.names.empty()) found.push_back(std::move(side));
   }
-  return count;
+  return found;
 }
 
+/// Whether `less` names nothing that `more` does not.
+bool within(const SideNames& less, const SideNames& more) {
+  return std::ranges::includes(more.names, less.names);
+}
+
+/// The side that names all that any side names; of several, the one whose own names these are.
 std::string source_side(const RuleSet& rules, const Matchers& matchers,
                         const std::map<std::string, Shape>& shapes) {
-  std::vector<std::pair<std::size_t, std::string>> found;
-  std::string alike;
-  for (const auto& [side, count] : deciding_matches(rules, matchers, shapes, alike))
-    found.emplace_back(count, side);
-  if (found.empty() && !alike.empty())
-    fail(Code::kInvalidArgument,
-         fmt::format(
-             "rules {}: \"{}\" is a name of several sides, and no other name shows which side "
-             "this is",
-             rules.name, printable(alike)),
-         "rename with --map instead");
+  const std::vector<SideNames> found = named_by_sides(rules, matchers, shapes);
   if (found.empty()) {
     fail(Code::kInvalidArgument,
          fmt::format(
@@ -51,13 +56,31 @@ std::string source_side(const RuleSet& rules, const Matchers& matchers,
              shapes.empty() ? "" : fmt::format(", as \"{}\"", printable(shapes.begin()->first))),
          "ckpt-inspect ls shows the names; other rules are made by hand (docs/rules.md)");
   }
-  if (found.size() > 1) {
-    fail(Code::kInvalidArgument,
-         fmt::format("rules {}: {} names are those of {}, {} those of {}", rules.name,
-                     found[0].first, found[0].second, found[1].first, found[1].second),
-         "choose a part of the checkpoint with --root or --include");
+  const SideNames* best = &found[0];
+  for (const SideNames& side : found) {
+    if (!within(*best, side)) continue;
+    if (!within(side, *best) || side.primary > best->primary) best = &side;
   }
-  return found[0].second;
+  for (const SideNames& side : found) {
+    if (&side == best) continue;
+    if (!within(side, *best)) {
+      const auto alone = [](const SideNames& a, const SideNames& b) {
+        return std::ranges::count_if(a.names, [&](auto name) { return !b.names.contains(name); });
+      };
+      fail(Code::kInvalidArgument,
+           fmt::format("rules {}: {} names are those of {}, {} those of {}", rules.name,
+                       alone(*best, side), best->side, alone(side, *best), side.side),
+           "choose a part of the checkpoint with --root or --include");
+    }
+    if (within(*best, side) && side.primary == best->primary)
+      fail(Code::kInvalidArgument,
+           fmt::format(
+               "rules {}: \"{}\" is a name of several sides, and no other name shows which side "
+               "this is",
+               rules.name, printable(*best->names.begin())),
+           "rename with --map instead");
+  }
+  return best->side;
 }
 
 std::string target_side(const RuleSet& rules, const std::string& from, const std::string& asked) {
@@ -72,33 +95,67 @@ std::string target_side(const RuleSet& rules, const std::string& from, const std
   return asked;
 }
 
+/// Copies that the target has and the source does not: one for each value that the source's names
+/// give to what the copy's name captures.
+void make_copies(const TensorRule& rule, const Matchers& matchers, RulePlan& plan) {
+  const auto from = rule.sides.find(plan.out.from);
+  const auto to = rule.sides.find(plan.out.to);
+  if (from == rule.sides.end() || to == rule.sides.end()) return;
+  for (std::size_t c = from->second.copies.size(); c < to->second.copies.size(); ++c) {
+    const NamePattern& copy = matchers.at(&to->second).copies()[c];
+    const std::set<std::string> captures = copy.captures();
+    for (const auto& [fqn, shape] : plan.shapes) {
+      const auto found = matchers.at(&from->second).match(fqn, plan.shapes);
+      if (!found) continue;
+      const std::string kept = matchers.at(&to->second).names()[0].fill(found->captures);
+      std::vector<Captures> places{found->captures};
+      for (const std::string& capture : captures) {
+        if (found->captures.contains(capture)) continue;
+        std::vector<Captures> more;
+        for (const Captures& place : places)
+          for (const std::string& value : plan.captured[capture]) {
+            more.push_back(place);
+            more.back()[capture] = value;
+          }
+        places = std::move(more);
+      }
+      for (const Captures& place : places) {
+        plan.out.copies_made.emplace_back(copy.fill(place), kept);
+        if (rule.vocabulary) plan.out.vocabulary.push_back(plan.out.copies_made.back().first);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 RulesOutcome plan_rules(const RuleSet& rules, const RulesRequest& request,
                         const std::map<std::string, Shape>& shapes, const ModelNumber& number) {
   RulesOutcome out;
-  const Matchers matchers = compile_sides(rules);
+  RuleNumbers numbers(rules, request, shapes, number);
+  const Matchers matchers = compile_sides(rules, numbers.of_names());
   out.from = source_side(rules, matchers, shapes);
   out.to = target_side(rules, out.from, request.side);
-  RuleNumbers numbers(rules, request, number);
-  std::set<std::string> taken;
+  RulePlan plan{shapes, numbers, out};
   for (const TensorRule& rule : rules.tensors) {
     const auto from = rule.sides.find(out.from);
     const auto to = rule.sides.find(out.to);
     if (from == rule.sides.end() || to == rule.sides.end()) continue;
-    if (out.from == out.to) {  // nothing to convert: the vocabulary alone is wanted
+    // Nothing to convert but what is turned: the vocabulary alone is wanted.
+    if (out.from == out.to && from->second.turned_by.empty()) {
       for (const auto& [fqn, shape] : shapes) {
-        if (!matchers.at(&from->second).match(fqn)) continue;
-        taken.insert(fqn);
+        if (!matchers.at(&from->second).match(fqn, shapes)) continue;
+        plan.taken.insert(fqn);
         if (rule.vocabulary) out.vocabulary.push_back(fqn);
       }
       continue;
     }
-    plan_rule(rule, from->second, to->second, matchers.at(&from->second), shapes, numbers, taken,
-              out);
+    plan_rule(rule, from->second, to->second, matchers, plan);
   }
+  if (out.from != out.to)
+    for (const TensorRule& rule : rules.tensors) make_copies(rule, matchers, plan);
   for (const auto& [fqn, shape] : shapes)
-    if (!taken.contains(fqn)) out.unmatched.push_back(fqn);
+    if (!plan.taken.contains(fqn)) out.unmatched.push_back(fqn);
   return out;
 }
 
@@ -106,12 +163,13 @@ std::vector<std::string> known_vocabulary(const std::map<std::string, Shape>& sh
   std::set<std::string> found;
   for (const BuiltinRules& builtin : builtin_rules()) {
     const RuleSet rules = parse_rules(builtin.text, std::string(builtin.name));
-    const Matchers matchers = compile_sides(rules);
+    const ModelNumber none = [](const std::string&) { return std::optional<std::int64_t>(); };
+    const Matchers matchers = compile_sides(rules, RuleNumbers(rules, {}, shapes, none).of_names());
     for (const TensorRule& rule : rules.tensors) {
       if (!rule.vocabulary) continue;
       for (const auto& [name, side] : rule.sides)
         for (const auto& [fqn, shape] : shapes)
-          if (matchers.at(&side).match(fqn)) found.insert(fqn);
+          if (matchers.at(&side).match(fqn, shapes)) found.insert(fqn);
     }
   }
   return {found.begin(), found.end()};

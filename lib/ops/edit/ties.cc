@@ -1,6 +1,7 @@
 #include "lib/ops/edit/ties.h"
 
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/state/optim_state.h>
 #include <tessera/state/roles.h>
 #include <tessera/storage/checksum.h>
@@ -136,6 +137,9 @@ std::vector<std::pair<std::string, std::string>> find_ties(const Manifest& manif
   for (const auto& [root, weights] : weights_by_root(manifest)) {
     for (const TieGroup& group : tie_groups(manifest, reader, weights)) {
       auto kept = std::ranges::find_if(group, &Weight::has_state);
+      if (kept == group.end())
+        kept = std::ranges::find_if(
+            group, [](const Weight& weight) { return !in_numbered_layer(weight.fqn); });
       if (kept == group.end()) kept = group.begin();
       for (const Weight& weight : group) {
         // One with state of its own was trained apart: equal, and not tied.
@@ -169,6 +173,19 @@ void forget_emptied_dicts(StateDict& state, const std::vector<bool>& keep) {
 }
 
 }  // namespace
+
+bool in_numbered_layer(std::string_view fqn) {
+  return std::ranges::any_of(split(fqn, '.'), is_decimal);
+}
+
+bool same_content(const Manifest& manifest, const Directory& directory, std::uint32_t a,
+                  std::uint32_t b, const TransferOptions& options) {
+  if (!(manifest.tensors[a].spec == manifest.tensors[b].spec)) return false;
+  TransferOptions quiet = options;
+  quiet.progress = nullptr;
+  const TensorReader reader(manifest, directory, quiet);
+  return digest_of(reader, a) == digest_of(reader, b);
+}
 
 void drop_ties(Manifest& manifest, const std::vector<std::pair<std::string, std::string>>& ties) {
   if (ties.empty()) return;

@@ -2,11 +2,14 @@
 // Ties: parameters that are one tensor under two names. Known by content alone: the same stored
 // bytes, or equal bytes of a matrix whose elements are not all alike (two fresh LayerNorms are
 // equal, and not tied). Never by names. Where one of the names has optimizer state, that one is
-// kept; names that have state of their own each are never tied.
+// kept, else one that is in no numbered layer; names that have state of their own each are never
+// tied.
 #include <tessera/ops/open.h>
 #include <tessera/reshard/tensor_reader.h>
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,13 @@ namespace tessera {
 std::vector<std::pair<std::string, std::string>> find_ties(const Manifest& manifest,
                                                            const Directory& directory,
                                                            const TransferOptions& options);
+
+/// "layers.61.embed_tokens.weight": a name with a number among its parts.
+bool in_numbered_layer(std::string_view fqn);
+
+/// Whether two tensors of a located manifest are of one type and shape and hold the same bytes.
+bool same_content(const Manifest& manifest, const Directory& directory, std::uint32_t a,
+                  std::uint32_t b, const TransferOptions& options);
 
 /// Leaves out the first name of each pair.
 void drop_ties(Manifest& manifest, const std::vector<std::pair<std::string, std::string>>& ties);

@@ -12,6 +12,7 @@
 #include "lib/ops/edit/alias_entries.h"
 #include "lib/ops/edit/dtype_rules.h"
 #include "lib/ops/edit/quantize.h"
+#include "lib/ops/edit/rule_copies.h"
 #include "lib/ops/edit/ties.h"
 #include "lib/ops/edit/vocabulary.h"
 #include "lib/ops/open/model_config.h"
@@ -19,7 +20,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::size_t kMostNamed = 5;
+constexpr std::size_t kMostNamed = 20;
 
 /// An integer under `key` in a dict, or in the attributes of an object (an argparse Namespace).
 std::optional<std::int64_t> integer_in(const Value& value, const std::string& key) {
@@ -63,14 +64,31 @@ std::vector<std::string> fqns(const auto& parameters) {
   return names;
 }
 
+/// Names by their kind: "model.layers.*.rotary_emb.inv_freq (61)".
+std::string by_kind(const std::vector<std::string>& names) {
+  std::map<std::string, std::vector<std::string_view>> kinds;
+  for (const std::string& name : names) {
+    std::vector<std::string> parts;
+    for (const std::string_view part : split(name, '.'))
+      parts.emplace_back(is_decimal(part) ? "*" : part);
+    kinds[fmt::format("{}", fmt::join(parts, "."))].push_back(name);
+  }
+  std::vector<std::string> said;
+  for (const auto& [kind, members] : kinds) {
+    if (said.size() == kMostNamed) {
+      said.push_back(fmt::format("and {} kinds more", kinds.size() - kMostNamed));
+      break;
+    }
+    said.push_back(members.size() == 1 ? std::string(members[0])
+                                       : fmt::format("{} ({})", kind, members.size()));
+  }
+  return fmt::format("{}", fmt::join(said, ", "));
+}
+
 /// Parameters that no rule names stay as they are, or, with --strict-rules, stop the conversion.
 void report_unmatched(const RulesOutcome& plan, bool strict, TransformOutcome& out) {
   if (plan.unmatched.empty()) return;
-  const std::size_t shown = std::min(kMostNamed, plan.unmatched.size());
-  const std::vector<std::string> some(plan.unmatched.begin(),
-                                      plan.unmatched.begin() + static_cast<std::ptrdiff_t>(shown));
-  const std::string names =
-      fmt::format("{}{}", fmt::join(some, ", "), shown < plan.unmatched.size() ? ", ..." : "");
+  const std::string names = by_kind(plan.unmatched);
   if (strict)
     fail(Code::kInvalidArgument,
          fmt::format("--strict-rules: no rule names {} parameters: {}", plan.unmatched.size(),
@@ -93,6 +111,11 @@ std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const Transfo
   report_unmatched(plan, asked.strict_rules, out);
   AppliedTransformation applied{
       "rules", fmt::format("{}: {} -> {}", rules.name, plan.from, plan.to), 0, {}};
+  for (const auto& [copy, kept] :
+       drop_copies(checkpoint, plan.copies_dropped, !asked.plan_only, transfer)) {
+    applied.changes.push_back(fmt::format("{} = {}", copy, kept));
+    out.dropped.push_back(copy);
+  }
   for (const ParameterEdit& edit : plan.edits) {
     applied.changes.push_back(fmt::format("{} -> {}", fmt::join(fqns(edit.olds), " + "),
                                           fmt::join(fqns(edit.made), " + ")));
@@ -110,6 +133,11 @@ std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const Transfo
     const auto found = fresh.find(fqn);
     return found == fresh.end() ? fqn : found->second;
   });
+  make_copies(manifest, plan.copies_made);
+  for (const auto& [copy, kept] : plan.copies_made) {
+    applied.changes.push_back(fmt::format("{} -> {} + {}", kept, kept, copy));
+    ++applied.tensors;
+  }
   out.applied.push_back(std::move(applied));
   return plan.vocabulary;
 }
@@ -138,9 +166,17 @@ void pass_records_on(Manifest& manifest, TiedPolicy policy, const AliasEntries& 
   out.aliases = known;
 }
 
-void drop_found_ties(OpenedCheckpoint& checkpoint, TiedPolicy policy,
+/// A copy in a layer of what stands outside of layers is stored on purpose: loaders of a layer that
+/// predicts further tokens look for its embedding there, and tie nothing.
+bool is_copy_in_layer(const Alias& tie) {
+  return in_numbered_layer(tie.first) && !in_numbered_layer(tie.second);
+}
+
+/// `on_request`: else copies in layers stay.
+void drop_found_ties(OpenedCheckpoint& checkpoint, TiedPolicy policy, bool on_request,
                      const TransferOptions& transfer, TransformOutcome& out) {
-  const std::vector<Alias> ties = find_ties(checkpoint.manifest, *checkpoint.directory, transfer);
+  std::vector<Alias> ties = find_ties(checkpoint.manifest, *checkpoint.directory, transfer);
+  if (!on_request) std::erase_if(ties, is_copy_in_layer);
   if (ties.empty()) return;
   if (policy == TiedPolicy::kError) refuse_ties(ties);
   AppliedTransformation applied{"tied", "drop", ties.size(), {}};
@@ -174,8 +210,9 @@ TransformOutcome apply_transformations(OpenedCheckpoint& checkpoint,
   TiedPolicy tied = transformations.tied;
   if (tied == TiedPolicy::kDefault && drop_by_default) tied = TiedPolicy::kDrop;
   if (recorded != nullptr) pass_records_on(checkpoint.manifest, tied, *recorded, out);
+  const bool on_request = transformations.tied != TiedPolicy::kDefault;
   if (tied == TiedPolicy::kDrop || tied == TiedPolicy::kError)
-    drop_found_ties(checkpoint, tied, transfer, out);
+    drop_found_ties(checkpoint, tied, on_request, transfer, out);
   if (transformations.vocab_size) {
     apply_vocabulary(checkpoint, transformations, vocabulary, transfer, out);
   } else if (!transformations.vocab_tensors.empty()) {

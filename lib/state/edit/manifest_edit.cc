@@ -115,6 +115,9 @@ class Builder {
   std::int64_t origin(const TensorPiece& piece, int dim) const {
     return piece.origin.empty() ? 0 : piece.origin[static_cast<std::size_t>(dim)];
   }
+  static std::int64_t to_step(const TensorPiece& piece, int dim) {
+    return piece.to_steps.empty() ? 1 : piece.to_steps[static_cast<std::size_t>(dim)];
+  }
   /// Indices of the piece along dim `dim` of the new tensor.
   static std::int64_t extent(const TensorPiece& piece, int dim) {
     if (piece.source == kNoTensor) return piece.box.shape[dim];
@@ -124,9 +127,12 @@ class Builder {
 
   void check(const TensorPiece& piece) const {
     const int rank = shape_.rank();
-    bool fits = piece.origin.empty() || piece.origin.size() == static_cast<std::size_t>(rank);
+    const auto has_rank = [rank](const std::vector<std::int64_t>& list) {
+      return list.empty() || list.size() == static_cast<std::size_t>(rank);
+    };
+    bool fits = has_rank(piece.origin) && has_rank(piece.to_steps);
     if (piece.source == kNoTensor) {
-      fits = fits && piece.box.rank() == rank;
+      fits = fits && piece.box.rank() == rank && piece.to_steps.empty();
     } else {
       const Shape& from = source_of(piece).spec.shape;
       fits = fits && piece.box.rank() == from.rank() &&
@@ -137,7 +143,10 @@ class Builder {
     }
     for (int d = 0; fits && d < rank; ++d) {
       const std::int64_t begin = origin(piece, d);
-      fits = begin >= 0 && begin <= shape_[d] && extent(piece, d) <= shape_[d] - begin;
+      const std::int64_t count = extent(piece, d);
+      const std::int64_t each = to_step(piece, d);
+      fits = begin >= 0 && begin <= shape_[d] && each >= 1 &&
+             (count == 0 || (begin < shape_[d] && (shape_[d] - 1 - begin) / each >= count - 1));
     }
     if (fits) return;
     fail(
@@ -214,7 +223,8 @@ class Builder {
   bool add_unchanged(const TensorPiece& piece) {
     const StoredTensor source = source_of(piece);
     const bool same = pieces_.size() == 1 && piece.steps.empty() && piece.dims.empty() &&
-                      source.spec.shape == shape_ && piece.box == Box::whole(shape_) &&
+                      piece.to_steps.empty() && source.spec.shape == shape_ &&
+                      piece.box == Box::whole(shape_) &&
                       std::ranges::all_of(piece.origin, [](std::int64_t at) { return at == 0; });
     if (!same) return false;
     for (std::uint32_t c = 0; c < source.chunk_count; ++c) {
@@ -257,12 +267,27 @@ class Builder {
     for (int d = 0; d < shape_.rank(); ++d) {
       const int from_dim = source_dim(piece, d);
       const auto i = static_cast<std::size_t>(from_dim < 0 ? 0 : from_dim);
-      part.box.origin.push_back(origin(piece, d) + (from_dim < 0 ? 0 : common[i].first));
+      part.box.origin.push_back(origin(piece, d) +
+                                (from_dim < 0 ? 0 : common[i].first * to_step(piece, d)));
       extents.push_back(from_dim < 0 ? 1 : common[i].last - common[i].first);
       part.strides.push_back(from_dim < 0 ? 0 : steps_in_chunk[i] * step(piece, from_dim));
     }
     part.box.shape = Shape(std::move(extents));
-    add(part.box, part_source(from, part));
+    add_apart(piece, from, part, 0);
+  }
+
+  /// Along dims where the piece does not go to neighbours, each index is a chunk of its own.
+  void add_apart(const TensorPiece& piece, const Source& from, const Part& part, int dim) {
+    while (dim < shape_.rank() && (to_step(piece, dim) == 1 || part.box.shape[dim] <= 1)) ++dim;
+    if (dim == shape_.rank()) return add(part.box, part_source(from, part));
+    const auto d = static_cast<std::size_t>(dim);
+    for (std::int64_t i = 0; i < part.box.shape[dim]; ++i) {
+      Part one = part;
+      one.box.shape[dim] = 1;
+      one.box.origin[d] += i * to_step(piece, dim);
+      one.first_element += i * part.strides[d];
+      add_apart(piece, from, one, dim + 1);
+    }
   }
 
   std::vector<std::int64_t> chunk_strides(const Chunk& chunk, const Source& from,

@@ -135,7 +135,7 @@ bool takes_all(const ParameterEdit& edit) {
   const NewParameter& made = edit.made[0];
   if (made.pieces.size() != 1 || made.shape != edit.olds[0].shape) return false;
   const TensorPiece& piece = made.pieces[0];
-  return piece.source == 0 && piece.steps.empty() && piece.dims.empty() &&
+  return piece.source == 0 && piece.steps.empty() && piece.dims.empty() && piece.to_steps.empty() &&
          piece.box == Box::whole(made.shape);
 }
 

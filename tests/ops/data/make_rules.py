@@ -9,7 +9,7 @@ import os
 import torch
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rules")
-LAYERS, HIDDEN, HEADS, GROUPS, FFN, VOCAB, EXPERTS = 2, 8, 4, 2, 12, 10, 3
+LAYERS, HIDDEN, HEADS, GROUPS, FFN, VOCAB = 2, 8, 4, 2, 12, 10
 HEAD = HIDDEN // HEADS
 WIDTH = LAYERS * 3
 
@@ -111,26 +111,6 @@ def family(name, gen, sides, bias=False, by_id=False, seed=0):
     return fused_state(plan, parts, "fused", by_id)
 
 
-def mixtral():
-    torch.manual_seed(5)
-    hf, megatron, stacked = {}, {}, {}
-    for i in range(LAYERS):
-        h, m = f"model.layers.{i}.", f"decoder.layers.{i}."
-        gate = torch.randn(EXPERTS, HIDDEN)
-        hf[h + "block_sparse_moe.gate.weight"] = megatron[m + "mlp.router.weight"] = stacked[h + "mlp.gate.weight"] = gate
-        w1, w3 = torch.randn(EXPERTS, FFN, HIDDEN), torch.randn(EXPERTS, FFN, HIDDEN)
-        w2 = torch.randn(EXPERTS, HIDDEN, FFN)
-        stacked[h + "mlp.experts.gate_up_proj"] = torch.cat([w1, w3], 1)
-        stacked[h + "mlp.experts.down_proj"] = w2
-        for e in range(EXPERTS):
-            x, y = h + f"block_sparse_moe.experts.{e}.", m + f"mlp.experts.local_experts.{e}."
-            hf[x + "w1.weight"], hf[x + "w3.weight"], hf[x + "w2.weight"] = w1[e].clone(), w3[e].clone(), w2[e].clone()
-            megatron[y + "linear_fc1.weight"] = torch.cat([w1[e], w3[e]], 0)
-            megatron[y + "linear_fc2.weight"] = w2[e].clone()
-    for side, tensors in ("hf", hf), ("megatron", megatron), ("stacked", stacked):
-        torch.save(state_of(tensors, False, 3), f"{HERE}/mixtral.{side}.pt")
-
-
 if __name__ == "__main__":
     os.makedirs(HERE, exist_ok=True)
     three = {"hf": "parts", "megatron": "fused", "fused": "plain"}
@@ -138,4 +118,3 @@ if __name__ == "__main__":
     torch.save({"model": stacked_layers(whole)}, f"{HERE}/llama.megatron-dist.pt")
     family("qwen2", llama, {"hf": "parts", "megatron": "fused"}, bias=True, by_id=True, seed=2)
     family("gpt-neox", neox, {"split": "parts", "megatron": "fused", "hf": "plain"}, seed=3)
-    mixtral()
