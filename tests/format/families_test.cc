@@ -61,7 +61,8 @@ struct Case {
     Tensors out;
     for (const auto& [name, line] : expected) {
       auto at = found.find(name);
-      if (at == found.end()) at = found.find("model." + name);  // of a loader that has weights alone
+      if (at == found.end())
+        at = found.find("model." + name);  // of a loader that has weights alone
       if (at == found.end() || at->second != line)
         out.emplace(name, at == found.end() ? "not read" : at->second + ", expected " + line);
     }
@@ -153,12 +154,50 @@ TEST_CASE("a pipeline of DeepSpeed without tensor parallelism is joined by name"
   REQUIRE(optims.size() == 1);
   CHECK(optims[0].groups.size() == 1);  // both stages' are one
   CHECK(optims[0].groups[0].members.size() == 14);
-  // Its engine loads other files than are written.
-  const Status back = pipeline.convert_to("/zero", 2, "deepspeed-zero");
-  CHECK(back.code == Code::kUnsupported);
-  CHECK_THAT(back.message, Contains("pipeline"));
+  // Engines of other kinds load other files.
+  const Status stage_2 = pipeline.convert_to(
+      "/zero", 2, "deepspeed-zero", [](ConvertOptions& o) { o.own.set(kZeroStageFlag, 2); });
+  CHECK(stage_2.code == Code::kUnsupported);
+  CHECK_THAT(stage_2.message, Contains("pipeline") && Contains("stage 1"));
+  CHECK(pipeline.convert_to("/universal", 1, "deepspeed-universal").code == Code::kUnsupported);
   REQUIRE(pipeline.convert_to("/dcp", 3, "torch-dcp").code == Code::kOk);
   CHECK(pipeline.missed(pipeline.read("/dcp")).empty());
+}
+
+TEST_CASE("a pipeline is written as its stages and layers, over any number of ranks") {
+  Case pipeline("deepspeed_pipeline", "ckpt");
+  const Tensors before = pipeline.read();
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    const std::string to = "/to" + std::to_string(ranks);
+    REQUIRE(
+        pipeline.convert_to(to, ranks, "deepspeed-zero", [](ConvertOptions& o) { o.verify = true; })
+            .code == Code::kOk);
+    CHECK(pipeline.read(to) == before);
+    REQUIRE(pipeline
+                .convert_to("", 2, "deepspeed-zero",
+                            [&](ConvertOptions& o) {
+                              o.source = to;
+                              o.destination = to + ".back";
+                            })
+                .code == Code::kOk);
+    for (const auto& entry : pipeline.fs.contents("/source/global_step2")) {
+      if (!entry.first.ends_with(".pt")) continue;
+      CAPTURE(entry.first);
+      CHECK(pipeline.file(to + ".back/global_step2/" + entry.first) ==
+            pipeline.file("/source/global_step2/" + entry.first));
+    }
+  }
+  const Status renamed =
+      pipeline.convert_to("/renamed", 2, "deepspeed-zero", [](ConvertOptions& o) {
+        o.names.renames = {{"0.word_embeddings.*", "0.embed.*"}};
+      });
+  CHECK(renamed.code == Code::kUnsupported);
+  CHECK_THAT(renamed.message, Contains("no longer"));
+  const Status cast = pipeline.convert_to("/cast", 2, "deepspeed-zero", [](ConvertOptions& o) {
+    o.transform.dtype = DType::kBFloat16;
+  });
+  CHECK(cast.code == Code::kUnsupported);
 }
 
 TEST_CASE("a pipeline's layers that are cut by tensor parallelism are refused as that") {
@@ -215,7 +254,37 @@ TEST_CASE("experts' fp32 weights are those that their bf16 files are rounded fro
   CHECK(
       all.contains("optim.state.moe.1.deepspeed_moe.experts.deepspeed_experts.3.0.weight.exp_avg"));
   CHECK(all.contains("optim.state.moe.1.deepspeed_moe.gate.wg.weight.exp_avg"));
-  CHECK(moe.convert_to("/zero", 2, "deepspeed-zero").code == Code::kUnsupported);
+}
+
+TEST_CASE("experts are written as the ranks that share them keep them") {
+  Case moe("deepspeed_moe", "ckpt");
+  const Tensors before = moe.read();
+  const auto verify = [](ConvertOptions& o) { o.verify = true; };
+  for (const int ranks : {2, 4, 6}) {
+    CAPTURE(ranks);
+    const std::string to = "/to" + std::to_string(ranks);
+    REQUIRE(moe.convert_to(to, ranks, "deepspeed-zero", verify).code == Code::kOk);
+    CHECK(moe.read(to) == before);
+    // Another time, from what was written: the copies of 16 bits go along, and all else.
+    REQUIRE(moe.convert_to(to, 2, "deepspeed-zero",
+                           [&](ConvertOptions& o) {
+                             o.source = to;
+                             o.destination = to + ".back";
+                           })
+                .code == Code::kOk);
+    for (const auto& entry : moe.fs.contents("/source/global_step2")) {
+      if (!entry.first.ends_with(".pt")) continue;
+      CAPTURE(entry.first);
+      CHECK(moe.file(to + ".back/global_step2/" + entry.first) ==
+            moe.file("/source/global_step2/" + entry.first));
+    }
+  }
+  CHECK(moe.convert_to("/three", 3, "deepspeed-zero").code == Code::kInvalidArgument);
+  const Status stage_3 = moe.convert_to("/stage3", 2, "deepspeed-zero",
+                                        [](ConvertOptions& o) { o.own.set(kZeroStageFlag, 3); });
+  CHECK(stage_3.code == Code::kUnsupported);
+  CHECK_THAT(stage_3.message, Contains("stages 1 and 2"));
+  CHECK(moe.convert_to("/universal", 1, "deepspeed-universal").code == Code::kUnsupported);
 }
 
 TEST_CASE("latent projections of Megatron's local layers are joined, and written as rows again") {

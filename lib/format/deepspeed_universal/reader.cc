@@ -293,7 +293,8 @@ class UniversalReader {
       state.add_model(name, {tensor_of(*master).dtype, shape}, {&piece, 1});
       const bool fits =
           module && builder_.archive(model_.file).tensors.at(module->tensor).shape == shape;
-      if (fits && name == holder) state.keep_module_copy(*module, tensor_of(*master).dtype);
+      if (fits && name == holder)
+        state.keep_module_copy(model_.file, *module, tensor_of(*master).dtype);
     });
   }
 

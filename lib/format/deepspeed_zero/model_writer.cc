@@ -5,10 +5,12 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 
 #include "lib/format/data_parallel.h"
 #include "lib/format/deepspeed_zero/partition.h"
+#include "lib/format/deepspeed_zero/pipeline_layout.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/deepspeed_zero/target.h"
 #include "lib/state/same_bytes.h"
@@ -26,6 +28,35 @@ const Value* zero_option(const SourceState& state, std::string_view key) {
   const Value* config = state.fields.find(kDsConfig);
   const Value* zero = config ? config->find("zero_optimization") : nullptr;
   return zero ? zero->find(key) : nullptr;
+}
+
+/// The parameters of a group, those of experts by the ranks that share them.
+Target::Buffer share_out(const SourceState& state, std::size_t group,
+                         const std::vector<std::size_t>& members) {
+  const auto& parameters = state.groups[group].parameters;
+  const auto place = [&](std::size_t i) { return state.experts.find(parameters[i].name); };
+  const auto experts = std::ranges::count_if(members, [&](std::size_t i) { return place(i); });
+  Target::Buffer buffer{group, members, 1};
+  if (experts == 0) return buffer;
+  if (static_cast<std::size_t>(experts) != members.size())
+    fail(Code::kUnsupported,
+         fmt::format("group {} of the optimizer holds parameters of experts and others", group));
+  buffer.shares = state.experts.ranks();
+  std::ranges::stable_sort(buffer.parameters, {}, [&](std::size_t i) { return place(i)->share; });
+  const auto first = buffer.of_share(0);
+  for (std::int64_t share = 0; share < buffer.shares; ++share) {
+    const auto own = buffer.of_share(share);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const SourceParameter& parameter = parameters[own[i]];
+      const SourceParameter& alike = parameters[first[i]];
+      if (place(own[i])->share == share && parameter.stored == alike.stored &&
+          parameter.shape == alike.shape)
+        continue;
+      fail(Code::kUnsupported, fmt::format("experts of one layer differ: \"{}\" and \"{}\"",
+                                           printable(alike.name), printable(parameter.name)));
+    }
+  }
+  return buffer;
 }
 
 std::vector<Target::Buffer> make_buffers(const SourceState& state, const Target& target) {
@@ -47,7 +78,7 @@ std::vector<Target::Buffer> make_buffers(const SourceState& state, const Target&
       rooms.push_back(slice_of(numel, target.world_size, 0).room);
     }
     if (target.stage < 3) {
-      Target::Buffer buffer{g, members};
+      Target::Buffer buffer = share_out(state, g, members);
       if (round_robin) {
         const auto order = round_robin_order(members.size(), target.world_size);
         for (std::size_t i = 0; i < order.size(); ++i) buffer.parameters[i] = members[order[i]];
@@ -58,7 +89,7 @@ std::vector<Target::Buffer> make_buffers(const SourceState& state, const Target&
     auto next = members.begin();
     for (const std::size_t count : sub_groups(rooms, sub_group)) {
       const auto end = next + static_cast<std::ptrdiff_t>(count);
-      out.push_back({g, {next, end}});
+      out.push_back({g, {next, end}, 1});
       next = end;
     }
   }
@@ -103,6 +134,11 @@ void add_engine_fields(SourceState& state, const Target& target) {
       {{text("zero_optimization"), Value::dict({{text("stage"), Value::integer(target.stage)}})}});
   add_missing(state.fields, "", kDsConfig, config, added);
   add_missing(state.fields, "", kDsVersion, text(kVersion), added);
+  if (!state.experts.empty()) {
+    ValueList counts;
+    for (const std::int64_t count : state.experts.counts()) counts.push_back(Value::integer(count));
+    add_missing(state.fields, "", kNumExperts, Value::list(std::move(counts)), added);
+  }
 
   const std::string globals = std::string(kGlobalsRoot) + ".";
   add_missing(state.globals, globals, kLossScaler,
@@ -113,6 +149,25 @@ void add_engine_fields(SourceState& state, const Target& target) {
       state.module, [](const ModuleEntry& entry) { return entry.part == Part::kBuffer; });
   if (buffers && !state.globals.find(kBufferNames))
     added.push_back(globals + std::string(kBufferNames));
+}
+
+/// Files of experts and of layers hold weights alone, so that what else the model file says of a
+/// parameter has no place.
+void check_parts(const Manifest& source, const SourceState& state) {
+  const bool pipeline = kept_layout(source).has_value();
+  if (state.separate_weights && (pipeline || !state.experts.empty()))
+    fail(Code::kUnsupported,
+         fmt::format("weights beside fp32 masters of other values: files of {} do not say whose "
+                     "they are",
+                     pipeline ? "layers" : "experts"),
+         "take weights from the masters with --prefer master");
+  if (pipeline && is_round_robin(state.fields))
+    fail(Code::kUnsupported, "a pipeline whose parameters are dealt out (round_robin_gradients)");
+  for (const ModuleEntry& entry : state.module)
+    if (state.experts.find(entry.name) && entry.part != Part::kTrained)
+      in_tensor(entry.name, [] {
+        fail(Code::kUnsupported, "an expert that is not trained: DeepSpeed names it by its rank");
+      });
 }
 
 class ModelFileWriter {
@@ -130,42 +185,76 @@ class ModelFileWriter {
     const auto add = [&root](std::string_view key, Value value) {
       root.emplace_back(text(key), std::move(value));
     };
-    add(kModule, module());
+    const bool pipeline = target_.pipeline_stages > 0;
+    add(kModule, pipeline ? Value() : module());
     add(kBufferNames, buffer_names());
     add(kOptimizer, Value());
     add(kParamShapes, param_shapes());
-    add_frozen(root);
-    add(kSharedParams, shared());
+    if (pipeline) {
+      add(kFrozenShapes, Value());
+      add(kFrozenFragments, Value());
+      add(kSharedParams, Value::dict({}));
+    } else {
+      add_frozen(root);
+      add(kSharedParams, shared());
+    }
+    const auto stages = Value::integer(std::max<std::int64_t>(target_.pipeline_stages, 1));
     add(kDpWorldSize, Value::integer(target_.world_size));
-    add(kMpWorldSize, Value::integer(1));
-    add(kParallelDimensions, Value::dict({{text("pp_degree"), Value::integer(1)},
-                                          {text("tp_degree"), Value::integer(1)}}));
+    add(kMpWorldSize, stages);
+    add(kParallelDimensions,
+        Value::dict({{text("pp_degree"), stages}, {text("tp_degree"), Value::integer(1)}}));
     const Value fields = builder_.take(state_.fields);
     for (const auto& field : fields.as_dict()) root.push_back(field);
-    if (Value naming = this->naming(); !naming.is_none() && rank_ <= 0) add(kTessera, naming);
-    const std::string name = rank_ < 0 ? model_file_name() : model_file_name(rank_);
+    if (Value naming = this->naming();
+        !naming.is_none() && rank_ <= 0 && target_.pipeline_stage == 0)
+      add(kTessera, naming);
+    const std::string name =
+        rank_ < 0 ? stage_file_name(target_.pipeline_stage) : model_file_name(rank_);
     return builder_.finish(target_.folder + name, Value::dict(std::move(root)));
   }
 
+  /// The file of one expert of a layer.
+  ArchiveFile write_expert(const std::vector<const ModuleEntry*>& members) {
+    const auto copies = module_copies(source_);
+    ValueDict entries;
+    for (const ModuleEntry* entry : members) {
+      const auto copy = copies.find(entry->name);
+      entries.emplace_back(
+          Value::string(entry->name),
+          builder_.whole(tensor_of(*entry, copy == copies.end() ? kNoTensor : copy->second)));
+    }
+    const ExpertPlace& place = *state_.experts.find(members.front()->name);
+    return builder_.finish(target_.folder + expert_file_name(place.layer, place.number),
+                           Value::dict(std::move(entries)));
+  }
+
  private:
+  static bool is_weight(const ModuleEntry& entry) {
+    return entry.part == Part::kTrained || entry.part == Part::kTied;
+  }
+  /// What stands in the module: the 16-bit copy that the source has of a weight, where it has one.
+  std::uint32_t tensor_of(const ModuleEntry& entry, std::uint32_t copy) const {
+    const std::uint32_t tensor =
+        entry.part == Part::kTrained ? entry.tensor : module_tensor(source_, entry);
+    const bool fits = copy != kNoTensor && !state_.naming.module_weights &&
+                      source_.tensors[copy].spec.shape == source_.tensors[tensor].spec.shape;
+    return fits ? copy : tensor;
+  }
+
   Value module() {
     const auto copies = module_copies(source_);
     ValueDict entries;
     for (const ModuleEntry& entry : state_.module) {
-      std::uint32_t tensor =
-          entry.part == Part::kTrained ? entry.tensor : module_tensor(source_, entry);
+      if (state_.experts.find(entry.name)) continue;
       const auto copy = copies.find(entry.name);
-      const bool is_weight = entry.part == Part::kTrained || entry.part == Part::kTied;
-      const bool has_copy = is_weight && copy != copies.end();
+      const bool has_copy = is_weight(entry) && copy != copies.end();
       if (target_.stage == 3 && entry.part != Part::kBuffer) {
         const DType dtype = source_.tensors[has_copy ? copy->second : entry.tensor].spec.dtype;
         entries.emplace_back(Value::string(entry.name), builder_.flat(dtype, 0, {}));
         continue;
       }
-      if (has_copy && !state_.naming.module_weights &&
-          source_.tensors[copy->second].spec.shape == source_.tensors[tensor].spec.shape)
-        tensor = copy->second;
-      entries.emplace_back(Value::string(entry.name), builder_.whole(tensor));
+      entries.emplace_back(Value::string(entry.name),
+                           builder_.whole(tensor_of(entry, has_copy ? copy->second : kNoTensor)));
     }
     for (const auto& [name, value] : state_.module_values)
       entries.emplace_back(Value::string(name), builder_.take(value));
@@ -174,6 +263,7 @@ class ModelFileWriter {
 
   Value buffer_names() const {
     ValueList names;
+    if (target_.pipeline_stages > 0) return Value::list({});
     for (const ModuleEntry& entry : state_.module)
       if (entry.part == Part::kBuffer) names.push_back(Value::string(entry.name));
     return Value::list(std::move(names));
@@ -187,9 +277,9 @@ class ModelFileWriter {
     ValueList groups;
     for (const Target::Buffer& buffer : target_.buffers) {
       ValueDict shapes;
-      for (const std::size_t i : buffer.parameters) {
+      for (const std::size_t i : buffer.of_share(0)) {
         const SourceParameter& parameter = state_.groups[buffer.group].parameters[i];
-        shapes.emplace_back(Value::string(parameter.name), size_of(parameter.shape));
+        shapes.emplace_back(Value::string(parameter.stored_name()), size_of(parameter.shape));
       }
       groups.push_back(Value::ordered_dict(std::move(shapes), Value()));
     }
@@ -260,6 +350,11 @@ Target make_target(const Manifest& source, const TargetRequest& request, const S
   target.stage = target_stage(source, request);
   target.bf16 = target_is_bf16(source, state);
   target.folder = tag_of(source, state, tag_suffix) + "/";
+  if (target.world_size % state.experts.ranks() != 0)
+    fail(Code::kInvalidArgument,
+         fmt::format(
+             "--world-size {}: {} ranks share out the experts, so it must be a multiple of that",
+             target.world_size, state.experts.ranks()));
   target.buffers = make_buffers(state, target);
   return target;
 }
@@ -267,6 +362,7 @@ Target make_target(const Manifest& source, const TargetRequest& request, const S
 void complete(const Manifest& source, SourceState& state, const Target& target) {
   Naming& naming = state.naming;
   add_engine_fields(state, target);
+  check_parts(source, state);
   if (state.separate_weights && target.stage < 3) naming.module_weights = true;
   if (state.separate_weights && target.stage == 3) {
     for (const SourceGroup& group : state.groups)
@@ -315,6 +411,18 @@ void complete(const Manifest& source, SourceState& state, const Target& target) 
         naming.empty.emplace_back(parameters[i].name, static_cast<std::int64_t>(g),
                                   static_cast<std::int64_t>(i));
   }
+}
+
+std::vector<ArchiveFile> expert_files(const Manifest& source, const SourceState& state,
+                                      const Target& target) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<const ModuleEntry*>> experts;
+  for (const ModuleEntry& entry : state.module)
+    if (const ExpertPlace* place = state.experts.find(entry.name))
+      experts[{place->layer, place->number}].push_back(&entry);
+  std::vector<ArchiveFile> files;
+  for (const auto& [place, members] : experts)
+    files.push_back(ModelFileWriter(source, state, target, -1).write_expert(members));
+  return files;
 }
 
 ArchiveFile model_file(const Manifest& source, const SourceState& state, const Target& target,

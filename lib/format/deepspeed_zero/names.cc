@@ -72,12 +72,20 @@ FileName parse_file_name(std::string_view name) {
   return out;
 }
 
-std::string model_file_name() { return "mp_rank_00_model_states.pt"; }
+std::string stage_file_name(std::int64_t stage) {
+  return fmt::format("mp_rank_{:02}_model_states.pt", stage);
+}
+std::string model_file_name() { return stage_file_name(0); }
 std::string model_file_name(std::int64_t dp_rank) {
   return fmt::format("zero_pp_rank_{}_mp_rank_00_model_states.pt", dp_rank);
 }
-std::string optim_file_name(std::int64_t dp_rank, bool bf16) {
-  return fmt::format("{}zero_pp_rank_{}_mp_rank_00_optim_states.pt", bf16 ? "bf16_" : "", dp_rank);
+std::string expert_file_name(std::int64_t layer, std::int64_t expert) {
+  return fmt::format("layer_{}_expert_{}_mp_rank_00_model_states.pt", layer, expert);
+}
+
+std::string optim_file_name(std::int64_t dp_rank, bool bf16, std::int64_t stage) {
+  return fmt::format("{}zero_pp_rank_{}_mp_rank_{:02}_optim_states.pt", bf16 ? "bf16_" : "",
+                     dp_rank, stage);
 }
 
 }  // namespace tessera::deepspeed

@@ -40,6 +40,7 @@ inline constexpr std::string_view kDsVersion = "ds_version";
 inline constexpr std::string_view kUniversalInfo = "universal_checkpoint_info";
 inline constexpr std::string_view kTpDegree = "tp_degree";  // of kParallelDimensions
 inline constexpr std::string_view kGlobalSteps = "global_steps";
+inline constexpr std::string_view kNumExperts = "num_experts";  // of each layer that has experts
 inline constexpr std::string_view kSkippedSteps = "skipped_steps";
 /// Ours: how a source that DeepSpeed did not write named things (DeepSpeed hands it to the caller
 /// as client state and ignores it).
@@ -80,8 +81,7 @@ inline constexpr std::string_view kFp32Leaf = "fp32";
 inline constexpr std::string_view kTagProvenance = "deepspeed.tag";
 inline constexpr std::string_view kStageProvenance = "deepspeed.zero_stage";
 inline constexpr std::string_view kBf16Provenance = "deepspeed.bf16";
-/// Set where the checkpoint is of a pipeline, or has experts: how many stages, or expert ranks.
-/// Such a state is read, not written: an engine without them has other files.
+/// Set where the checkpoint is of a pipeline: how many stages. Set where it has files of experts: how many ranks share them out.
 inline constexpr std::string_view kPipelineProvenance = "deepspeed.pipeline_stages";
 inline constexpr std::string_view kExpertProvenance = "deepspeed.expert_ranks";
 
@@ -105,7 +105,10 @@ struct FileName {
 FileName parse_file_name(std::string_view name);
 
 std::string model_file_name();                      // stages 0 to 2
+std::string stage_file_name(std::int64_t stage);    // of a pipeline
 std::string model_file_name(std::int64_t dp_rank);  // stage 3
-std::string optim_file_name(std::int64_t dp_rank, bool bf16);
+std::string expert_file_name(std::int64_t layer, std::int64_t expert);
+/// `stage`: of a pipeline, else 0.
+std::string optim_file_name(std::int64_t dp_rank, bool bf16, std::int64_t stage = 0);
 
 }  // namespace tessera::deepspeed

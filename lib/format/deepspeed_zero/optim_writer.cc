@@ -10,6 +10,16 @@ Value scalar_value(ArchiveDraft& builder, const Value& value) {
 
 Value param_groups(ArchiveDraft& builder, const SourceState& state, const Target& target) {
   std::vector<ValueList> ids(state.groups.size());
+  std::vector<OptimizerGroup> of_buffers;
+  if (target.pipeline_stages > 0) {  // a stage has the groups that it trains something of
+    ids.clear();
+    for (std::size_t b = 0; b < target.buffers.size(); ++b) {
+      of_buffers.push_back(state.optimizer.groups()[target.buffers[b].group]);
+      ids.push_back({Value::integer(static_cast<std::int64_t>(b))});
+    }
+    return param_groups_value(of_buffers, std::move(ids),
+                              [&](const Value& value) { return builder.take(value); });
+  }
   for (std::size_t b = 0; b < target.buffers.size(); ++b)
     ids[target.buffers[b].group].push_back(Value::integer(static_cast<std::int64_t>(b)));
   return param_groups_value(state.optimizer.groups(), std::move(ids),

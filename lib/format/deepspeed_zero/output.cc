@@ -2,6 +2,7 @@
 
 #include "lib/format/deepspeed_zero/optim_writer.h"
 #include "lib/format/deepspeed_zero/partition.h"
+#include "lib/format/deepspeed_zero/pipeline_output.h"
 #include "lib/format/torch_files/flat_tensors.h"
 
 namespace tessera::deepspeed {
@@ -53,8 +54,9 @@ class RankWriter {
     for (const std::string_view key : {kDsConfig, kDsVersion})
       if (const Value* field = state_.fields.find(key))
         root.emplace_back(text(key), builder_.take(*field));
-    return builder_.finish(target_.folder + optim_file_name(rank_, target_.bf16),
-                           Value::dict(std::move(root)));
+    return builder_.finish(
+        target_.folder + optim_file_name(rank_, target_.bf16, target_.pipeline_stage),
+        Value::dict(std::move(root)));
   }
 
  private:
@@ -63,11 +65,16 @@ class RankWriter {
   }
   FlatLayout layout_of(const Target::Buffer& buffer) const {
     std::vector<FlatParameter> members;
-    for (const std::size_t i : buffer.parameters)
+    for (const std::size_t i : members_of(buffer))
       members.push_back(
-          {group_of(buffer).parameters[i].name, group_of(buffer).parameters[i].shape});
-    return FlatLayout(members, target_.world_size, 1, kPartMultiple);
+          {group_of(buffer).parameters[i].stored_name(), group_of(buffer).parameters[i].shape});
+    return FlatLayout(members, target_.world_size / buffer.shares, 1, kPartMultiple);
   }
+  /// What this rank holds a part of, and which part.
+  std::span<const std::size_t> members_of(const Target::Buffer& buffer) const {
+    return buffer.of_share(rank_ % buffer.shares);
+  }
+  std::int64_t part_of(const Target::Buffer& buffer) const { return rank_ / buffer.shares; }
 
   Value base_state() {
     ValueDict states;
@@ -108,15 +115,15 @@ class RankWriter {
   Value touched(const Target::Buffer& buffer, DType dtype, const TensorOf& tensor_of) {
     std::vector<FlatPiece> pieces;
     std::int64_t numel = 0;
-    for (const FlatPiece& piece : layout_of(buffer).pieces_of(rank_)) {
-      const std::size_t number = buffer.parameters[piece.parameter];
+    for (const FlatPiece& piece : layout_of(buffer).pieces_of(part_of(buffer))) {
+      const std::size_t number = members_of(buffer)[piece.parameter];
       const std::int64_t whole = group_of(buffer).parameters[number].shape.numel();
       pieces.push_back({piece.parameter, 0, whole, numel});
       numel += whole;
     }
     return builder_.flat(
         dtype, numel, flat_storage(source_, pieces, numel, dtype, [&](std::size_t parameter) {
-          return tensor_of(group_of(buffer).parameters[buffer.parameters[parameter]]);
+          return tensor_of(group_of(buffer).parameters[members_of(buffer)[parameter]]);
         }));
   }
 
@@ -144,12 +151,12 @@ class RankWriter {
       }
     } else {
       const FlatLayout layout = layout_of(buffer);
-      pieces = layout.pieces_of(rank_);
-      numel = layout.shard_numel() - (stripped ? layout.tail_padded(rank_) : 0);
+      pieces = layout.pieces_of(part_of(buffer));
+      numel = layout.shard_numel() - (stripped ? layout.tail_padded(part_of(buffer)) : 0);
     }
     return builder_.flat(
         dtype, numel, flat_storage(source_, pieces, numel, dtype, [&](std::size_t parameter) {
-          return tensor_of(group_of(buffer).parameters[buffer.parameters[parameter]]);
+          return tensor_of(group_of(buffer).parameters[members_of(buffer)[parameter]]);
         }));
   }
 
@@ -157,10 +164,10 @@ class RankWriter {
     ValueList paddings, counts, mappings;
     for (const Target::Buffer& buffer : target_.buffers) {
       const FlatLayout layout = layout_of(buffer);
-      paddings.push_back(Value::integer(layout.tail_padded(rank_)));
-      counts.push_back(Value::integer(target_.world_size));
+      paddings.push_back(Value::integer(layout.tail_padded(part_of(buffer))));
+      counts.push_back(Value::integer(target_.world_size / buffer.shares));
       ValueDict mapping;
-      for (const FlatPiece& piece : layout.pieces_of(rank_))
+      for (const FlatPiece& piece : layout.pieces_of(part_of(buffer)))
         mapping.emplace_back(Value::string(layout.segments()[piece.parameter].fqn),
                              fragment_address(piece.numel(), piece.offset));
       mappings.push_back(Value::ordered_dict(std::move(mapping), Value()));
@@ -178,6 +185,16 @@ class RankWriter {
   ArchiveDraft builder_;
 };
 
+/// The files of an engine, or of one stage of a pipeline.
+void add_files(const Manifest& source, const SourceState& state, const Target& target,
+               ArchivePlanBuilder& plan) {
+  if (target.stage < 3) plan.add(model_file(source, state, target, -1));
+  for (std::int64_t rank = 0; rank < target.world_size; ++rank) {
+    if (target.stage == 3) plan.add(model_file(source, state, target, rank));
+    plan.add(RankWriter(source, state, target, rank).write());
+  }
+}
+
 }  // namespace
 
 OutputPlan plan_zero(const Manifest& source, const TargetRequest& request) {
@@ -186,10 +203,13 @@ OutputPlan plan_zero(const Manifest& source, const TargetRequest& request) {
   complete(source, state, target);
   note_muon(state, target);
   ArchivePlanBuilder plan(source);
-  if (target.stage < 3) plan.add(model_file(source, state, target, -1));
-  for (std::int64_t rank = 0; rank < target.world_size; ++rank) {
-    if (target.stage == 3) plan.add(model_file(source, state, target, rank));
-    plan.add(RankWriter(source, state, target, rank).write());
+  if (const auto layout = kept_layout(source)) {
+    for (const Target& stage : stage_targets(state, target, *layout))
+      add_files(source, state, stage, plan);
+    for (ArchiveFile& file : layer_files(source, state, target, *layout)) plan.add(std::move(file));
+  } else {
+    add_files(source, state, target, plan);
+    for (ArchiveFile& file : expert_files(source, state, target)) plan.add(std::move(file));
   }
   plan.add_literal(std::string(kLatest), target.folder.substr(0, target.folder.size() - 1));
   plan.notes() = std::move(state.notes);

@@ -5,10 +5,12 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
 
+#include "lib/format/deepspeed_zero/pipeline_layout.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/torch_files/archive_names.h"
 #include "lib/state/edit/tensor_remapper.h"
@@ -62,6 +64,7 @@ class PipelineReader {
         check_slices(*stage);
         if (files_.findings.tolerate()) check_pads(*stage);
       }
+      keep_names(*stage);
       drop_known(*stage);
       stages_.push_back(std::move(stage));
     }
@@ -98,12 +101,25 @@ class PipelineReader {
       stage.trained.emplace(stage.parameters[i].name, i);
   }
 
+  /// What the stage trains, in the order of its buffers, and of which type.
+  void keep_names(ZeroCheckpoint& stage) {
+    auto& groups = layout_.stages.emplace_back();
+    for (const auto& shapes : stage.model.param_shapes) {
+      PipelineLayout::Names& names = groups.emplace_back();
+      for (const NamedShape& item : shapes) names.push_back(item.name);
+    }
+    for (const TrainedParameter& parameter : stage.parameters)
+      types_.emplace(parameter.name, stage.master_type(parameter));
+  }
+
   void add_weights(ZeroCheckpoint& stage) {
     StateAssembler state(files_.builder, stage.model);
     for (const TrainedParameter& parameter : stage.parameters) {
       if (parameter.name.starts_with(kTied))
-        tied_.emplace(behind(std::string_view(parameter.name).substr(kTied.size()), '.'),
-                      parameter.shape.to_string());
+        tied_.emplace(std::pair(std::string(behind(
+                                    std::string_view(parameter.name).substr(kTied.size()), '.')),
+                                parameter.shape.to_string()),
+                      parameter.name);
       const auto pieces =
           stage.pieces_of(parameter, [&](const FlatRun& run) { return stage.master_of(run); });
       state.add_model(parameter.name, {stage.master_type(parameter), parameter.shape}, pieces);
@@ -122,6 +138,7 @@ class PipelineReader {
         continue;
       }
       const std::uint32_t file = *opened;
+      layout_.layers.push_back({layer.name, {}});
       in_file(path, [&] {
         for (const auto& [key, field] : Field(files_.builder.archive(file).root).entries())
           add_of_layer(file, layer.layer, key.text(), field.value());
@@ -131,14 +148,27 @@ class PipelineReader {
   void add_of_layer(std::uint32_t file, std::int64_t layer, const std::string& key,
                     const Value& value) {
     const std::string name = fmt::format("{}.{}", layer, key);
-    if (names_.contains(name)) return;
+    auto& entries = layout_.layers.back().entries;
+    entries.emplace_back(key, name);
+    if (names_.contains(name)) return keep_copy(file, name, value);
     Path path = path_of({kModelRoot, name});
     if (!value.is_tensor()) return files_.builder.add_value(file, path, value);
     const ArchiveTensor& stored = files_.builder.archive(file).tensors.at(value.tensor_index());
-    if (tied_.contains({key, stored.shape.to_string()})) return;
+    if (const auto tied = tied_.find({key, stored.shape.to_string()}); tied != tied_.end()) {
+      entries.back().second = tied->second;
+      return keep_copy(file, tied->second, value);
+    }
     const ArchivePiece piece = whole_piece_of(stored, file, value.tensor_index());
     files_.builder.add_tensor(path, {stored.dtype, stored.shape}, {&piece, 1});
     names_.insert(name);
+  }
+
+  /// The layer's own copy of a weight that the optimizer's files hold: for who writes it again.
+  void keep_copy(std::uint32_t file, const std::string& name, const Value& value) {
+    const auto type = types_.find(name);
+    if (type == types_.end() || !value.is_tensor() || !copied_.insert(name).second) return;
+    StateAssembler(files_.builder, stages_.front()->model)
+        .keep_module_copy(file, {name, value.tensor_index()}, type->second);
   }
 
   void add_optimizers() {
@@ -211,6 +241,7 @@ class PipelineReader {
     if (!folder_.tag.empty()) manifest.provenance[std::string(kTagProvenance)] = folder_.tag;
     manifest.provenance[std::string(kPipelineProvenance)] = fmt::format("{}", stages_.size());
     if (!first.ranks.empty()) {
+      keep_layout(manifest, layout_);
       manifest.provenance[std::string(kStageProvenance)] = fmt::format("{}", first.stage);
       manifest.provenance[std::string(kBf16Provenance)] =
           first.folder.optims.begin()->second.bf16 ? "true" : "false";
@@ -230,7 +261,11 @@ class PipelineReader {
   const Folder& folder_;
   std::vector<std::unique_ptr<ZeroCheckpoint>> stages_;
   std::set<std::string> names_;
-  std::set<std::pair<std::string, std::string>> tied_;  // name below the tied module, shape
+  /// Name below the tied module and shape -> the parameter.
+  std::map<std::pair<std::string, std::string>, std::string> tied_;
+  PipelineLayout layout_;
+  std::map<std::string, DType> types_;  // of the fp32 weights in the optimizer's files
+  std::set<std::string> copied_;
 };
 
 }  // namespace

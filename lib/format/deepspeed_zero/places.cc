@@ -6,9 +6,9 @@
 #include <tessera/base/text.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
+#include "lib/format/deepspeed_zero/expert_grid.h"
 #include "lib/format/deepspeed_zero/partition.h"
 
 namespace tessera::deepspeed {
@@ -156,28 +156,6 @@ std::vector<TrainedParameter> places_of_stage_2(
 }
 
 namespace {
-
-/// "....deepspeed_experts.3.up.weight": where its number stands.
-struct ExpertName {
-  std::size_t begin = 0, end = 0;
-  std::int64_t number = 0;
-};
-
-ExpertName expert_name(const std::string& name) {
-  constexpr std::string_view kWord = "experts.";
-  const std::size_t word = name.rfind(kWord);
-  ExpertName out;
-  out.begin = word == std::string::npos ? name.size() : word + kWord.size();
-  const auto [end, error] =
-      std::from_chars(name.data() + out.begin, name.data() + name.size(), out.number);
-  out.end = static_cast<std::size_t>(end - name.data());
-  if (error != std::errc() || out.number < 0 || out.number > kMostElements ||
-      out.end == out.begin || out.end == name.size() || name[out.end] != '.')
-    fail(Code::kUnsupported,
-         fmt::format("\"{}\" is in a group of experts, but its name is not an expert's",
-                     printable(name)));
-  return out;
-}
 
 /// How many experts of that layer a share has, by the highest number among the names.
 using Shares = std::map<std::string, std::int64_t>;  // by what stands before the number

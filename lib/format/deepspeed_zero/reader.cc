@@ -70,7 +70,10 @@ class ZeroReader {
       }
       in_file(path, [&] {
         for (const NamedTensor& item : tensors_of(Field(c_.builder.archive(*file).root))) {
-          if (c_.trained.contains(item.name)) continue;
+          if (const auto known = c_.trained.find(item.name); known != c_.trained.end()) {
+            state_.keep_module_copy(*file, item, c_.master_type(c_.parameters[known->second]));
+            continue;
+          }
           const ArchiveTensor& stored = c_.tensor(*file, item.tensor);
           const ArchivePiece piece = whole_piece_of(stored, *file, item.tensor);
           state_.add_model(item.name, {stored.dtype, stored.shape}, {&piece, 1});
@@ -175,7 +178,7 @@ class ZeroReader {
     const DType master = c_.master_type(parameter);
     if (module && c_.model.naming.module_weights) return state_.add_module_tensor(*module);
     state_.add_model(name, {master, parameter.shape}, pieces);
-    if (module) state_.keep_module_copy(*module, master);
+    if (module) state_.keep_module_copy(c_.model.file, *module, master);
   }
 
   std::string describe() {
@@ -194,7 +197,7 @@ class ZeroReader {
     manifest.provenance[std::string(kBf16Provenance)] =
         c_.folder.optims.begin()->second.bf16 ? "true" : "false";
     manifest.world_size = static_cast<std::int64_t>(c_.ranks.size());
-    if (c_.expert_ranks > 1)
+    if (has_experts(c_.folder))
       manifest.provenance[std::string(kExpertProvenance)] = fmt::format("{}", c_.expert_ranks);
     manifest.world_size_source =
         fmt::format("partition_count of {} optimizer files", c_.folder.optims.size());

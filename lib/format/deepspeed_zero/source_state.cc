@@ -6,9 +6,11 @@
 #include <tessera/state/roles.h>
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 #include <unordered_map>
 
+#include "lib/format/deepspeed_zero/pipeline_layout.h"
 #include "lib/format/deepspeed_zero/source_fields.h"
 #include "lib/format/deepspeed_zero/target.h"
 #include "lib/format/dtype_refusal.h"
@@ -24,12 +26,36 @@ using Part = ModuleEntry::Part;
   fail(Code::kUnsupported, std::move(message), std::move(hint));
 }
 
-/// Engines of a pipeline, or with experts, keep other files, which are not written here.
-void refuse_engines_of_parts(const Manifest& source) {
-  const bool pipeline = source.provenance.contains(std::string(kPipelineProvenance));
-  if (!pipeline && !source.provenance.contains(std::string(kExpertProvenance))) return;
+/// Over how many ranks the source shares out its experts; 0: it has no files of experts.
+std::int64_t expert_ranks(const Manifest& source) {
+  const auto found = source.provenance.find(std::string(kExpertProvenance));
+  std::int64_t ranks = 0;
+  if (found != source.provenance.end())
+    std::from_chars(found->second.data(), found->second.data() + found->second.size(), ranks);
+  return ranks;
+}
+
+/// Whose engine has files that are not written here: with experts under stage 3, a pipeline whose
+/// stages are not known (without ZeRO) or under another stage of ZeRO; "": none. A Universal
+/// Checkpoint has no place for which rank holds which part.
+std::string unwritten_engine(const Manifest& source, std::string_view format, int stage) {
+  const bool zero = format == kZeroFormat;
+  if (source.provenance.contains(std::string(kPipelineProvenance))) {
+    if (!zero || !kept_layout(source)) return "a DeepSpeed pipeline";
+    const std::string& own = source.provenance.at(std::string(kStageProvenance));
+    if (own == fmt::format("{}", stage)) return "";
+    return fmt::format("a DeepSpeed pipeline (written as stage {}, its own)", own);
+  }
+  if (expert_ranks(source) == 0 || (zero && stage < 3)) return "";
+  return zero ? "a DeepSpeed engine with experts (written as stages 1 and 2)"
+              : "a DeepSpeed engine with experts";
+}
+
+void refuse_engines_of_parts(const Manifest& source, std::string_view format, int stage) {
+  const std::string engine = unwritten_engine(source, format, stage);
+  if (engine.empty()) return;
   refuse(fmt::format("the state is of {}, whose engine loads other files than are written here",
-                     pipeline ? "a DeepSpeed pipeline" : "a DeepSpeed engine with experts"),
+                     engine),
          "write torch-dcp or torch-save, or the weights with --to hf");
 }
 
@@ -50,6 +76,7 @@ class StateBuilder {
     find_roots();
     collect_fields();
     collect_model();
+    find_experts();
     collect_groups();
     collect_rest();
     find_parts();
@@ -103,6 +130,14 @@ class StateBuilder {
     }
   }
 
+  void find_experts() {
+    const std::int64_t ranks = expert_ranks(source_);
+    if (ranks < 1) return;
+    std::vector<std::string> names;
+    for (const ModuleEntry& entry : out_.module) names.push_back(entry.name);
+    out_.experts = ExpertGrid(ranks, names);
+  }
+
   bool is_buffer(const ModuleEntry& entry) const {
     const StoredTensor& tensor = source_.tensors[entry.tensor];
     if (source_.format == kZeroFormat || source_.format == kUniversalFormat)
@@ -154,6 +189,7 @@ class StateBuilder {
       entry.part = Part::kTrained;
       SourceParameter parameter;
       parameter.name = name;
+      if (const ExpertPlace* expert = out_.experts.find(name)) parameter.stored = expert->stored;
       parameter.weight = parameter.master = entry.tensor;
       parameter.shape = spec(entry.tensor).shape;
       parameter.number = out_.optimizer.add_parameter(name, parameter.shape);
@@ -298,7 +334,7 @@ class StateBuilder {
 
 SourceState source_state(const Manifest& source, const TargetRequest& request,
                          std::string_view format, bool one_step_per_group) {
-  refuse_engines_of_parts(source);
+  refuse_engines_of_parts(source, format, target_stage(source, request));
   if (request.values != KeepPolicy::kDrop)
     refuse_split_lists(source.state, find_roles(source.state), format);
   return StateBuilder(source, request, format, one_step_per_group).build();

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/format/deepspeed_zero/expert_grid.h"
 #include "lib/format/deepspeed_zero/files.h"
 #include "lib/format/torch_files/grouped_optim.h"
 
@@ -29,6 +30,8 @@ struct SourceParameter {
   std::uint32_t master = kNoTensor;  // the weight where there is no master
   std::size_t number = 0;            // in SourceState::optimizer
   bool has_state = false;            // besides its master
+  std::string stored = {};           // what files of ranks call it; "": by its name
+  const std::string& stored_name() const { return stored.empty() ? name : stored; }
 };
 
 struct SourceGroup {
@@ -54,6 +57,7 @@ struct SourceState {
   std::vector<SourceGroup> groups;
   GroupedOptimizer optimizer;  // without masters; groups as above
   std::vector<ModuleEntry> module;
+  ExpertGrid experts;
   std::vector<std::pair<std::string, Value>> module_values;
   Value module_attributes;
   Value fields;   // of the model file

@@ -120,10 +120,10 @@ void StateAssembler::add_derived_fp32(std::uint32_t file, const NamedTensor& ite
   add_whole(state_path(item.name, kFp32Leaf), file, item.tensor, true);
 }
 
-void StateAssembler::keep_module_copy(const NamedTensor& item, DType master) {
-  const ArchiveTensor& stored = builder_.archive(model_.file).tensors.at(item.tensor);
+void StateAssembler::keep_module_copy(std::uint32_t file, const NamedTensor& item, DType master) {
+  const ArchiveTensor& stored = builder_.archive(file).tensors.at(item.tensor);
   if (stored.dtype == master) return;
-  const ArchivePiece piece = whole_piece_of(stored, model_.file, item.tensor);
+  const ArchivePiece piece = whole_piece_of(stored, file, item.tensor);
   const Path path = path_of({std::string(kCopyPrefix) + item.name});
   const std::uint32_t number = builder_.add_tensor(path, {stored.dtype, stored.shape}, {&piece, 1});
   builder_.tensor(number).embedded = true;

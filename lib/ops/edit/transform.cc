@@ -58,10 +58,15 @@ RuleSet rule_set(const RulesRequest& request) {
        fmt::format("shipped: {}; or a file", fmt::join(names, ", ")));
 }
 
-std::vector<std::string> fqns(const auto& parameters) {
-  std::vector<std::string> names;
+/// "a + b + c"; of many the first, the second and the last, and how many there are.
+std::string sum_of(const auto& parameters) {
+  constexpr std::size_t kMostSummed = 8;
+  if (parameters.size() > kMostSummed)
+    return fmt::format("{} + {} + ... + {} ({})", parameters[0].fqn, parameters[1].fqn,
+                       parameters.back().fqn, parameters.size());
+  std::vector<std::string_view> names;
   for (const auto& parameter : parameters) names.push_back(parameter.fqn);
-  return names;
+  return fmt::format("{}", fmt::join(names, " + "));
 }
 
 /// Names by their kind: "model.layers.*.rotary_emb.inv_freq (61)".
@@ -117,8 +122,7 @@ std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const Transfo
     out.dropped.push_back(copy);
   }
   for (const ParameterEdit& edit : plan.edits) {
-    applied.changes.push_back(fmt::format("{} -> {}", fmt::join(fqns(edit.olds), " + "),
-                                          fmt::join(fqns(edit.made), " + ")));
+    applied.changes.push_back(fmt::format("{} -> {}", sum_of(edit.olds), sum_of(edit.made)));
     applied.tensors += edit.made.size();
   }
   append(out.notes,
