@@ -215,8 +215,8 @@ class Finder {
     return root;
   }
 
-  /// Where state does not tell (there is none, or counters of the optimizer's own stand among it):
-  /// do the groups list integers?
+  /// Where state does not show it (there is none, or counters of the optimizer's own stand among
+  /// it): do the groups list integers?
   bool lists_ids(const std::vector<std::size_t>& members) const {
     for (std::size_t i : members) {
       const Value& value = entry_of(found_[i]).value;
