@@ -32,7 +32,8 @@ std::vector<T> from_npy(OpenedCheckpoint& checkpoint, const std::string& name, s
   options.npy = true;
   const Bytes npy = show(checkpoint, name, options).npy;
   std::vector<T> values(count);
-  if (count != 0) std::memcpy(values.data(), npy.data() + npy.size() - count * sizeof(T), count * sizeof(T));
+  if (count != 0)
+    std::memcpy(values.data(), npy.data() + npy.size() - count * sizeof(T), count * sizeof(T));
   return values;
 }
 

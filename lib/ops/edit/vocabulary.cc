@@ -141,9 +141,7 @@ void report_unnamed_copies(const Manifest& manifest, const std::vector<Parameter
     const bool in_model = role.role == Role::kModel;
     if ((role.role != Role::kOther || !role.fqn.empty()) && !in_model) continue;
     if (!entry.value.is_tensor()) continue;
-    const auto is_resized = [&](const ParameterEdit& edit) {
-      return edit.olds[0].fqn == role.fqn;
-    };
+    const auto is_resized = [&](const ParameterEdit& edit) { return edit.olds[0].fqn == role.fqn; };
     if (in_model && std::ranges::any_of(edits, is_resized)) continue;
     const Shape& shape = manifest.tensors[entry.value.tensor_index()].spec.shape;
     for (const ParameterEdit& edit : edits) {

@@ -44,8 +44,8 @@ bool is_of_tensorflow(std::string_view name) {
 
 std::string_view file_of_other_library(std::string_view name) {
   if (is_of_tensorflow(name)) return "a part of a checkpoint of TensorFlow";
-  const auto found = std::ranges::find_if(
-      kFiles, [&](const Known& known) { return name.ends_with(known.name); });
+  const auto found =
+      std::ranges::find_if(kFiles, [&](const Known& known) { return name.ends_with(known.name); });
   return found == kFiles.end() ? std::string_view() : found->what;
 }
 
