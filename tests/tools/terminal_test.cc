@@ -165,8 +165,9 @@ TEST_CASE("help starts in 10 ms") {
   const double plain = 0.05;
 #endif
   const double limit = kSanitized ? 0.5 : plain;  // a sanitizer's own start is many times that
-  double best = 1;
-  for (int i = 0; i < 20; ++i) best = std::min(best, inspect({"--help"}).seconds);
+  double best = 1;  // where others have the processor, one in many is left alone
+  for (int i = 0; i < 200 && best > limit; ++i)
+    best = std::min(best, inspect({"--help"}).seconds);
   CHECK(best <= limit);
 }
 
