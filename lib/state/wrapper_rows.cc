@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string_view>
 
 #include "lib/state/tensor_wrapper.h"
@@ -73,10 +74,11 @@ Shape rows_of(const Shape& part, RowRange rows) {
 std::optional<RowRange> RowPart::rows(const Shape& whole, RowRange of) const {
   const std::int64_t all = spec.shape[0];
   if (is_table) return RowRange{0, all};
+  const std::int64_t common = std::gcd(all, whole[0]);
+  const std::int64_t block = whole[0] / common;  // rows, that are all / common of the part's
   const auto at = [&](std::int64_t row) -> std::optional<std::int64_t> {
-    const __int128 product = static_cast<__int128>(all) * row;
-    if (product % whole[0] != 0) return std::nullopt;
-    return static_cast<std::int64_t>(product / whole[0]);
+    if (row % block != 0) return std::nullopt;
+    return row / block * (all / common);
   };
   const auto begin = at(of.begin), end = at(of.end);
   if (!begin || !end) return std::nullopt;
