@@ -32,7 +32,10 @@ bool is_moment(std::string_view key) {
 
 class ModelFinder {
  public:
-  ModelFinder(const StateDict& state, Roles& roles) : state_(state), roles_(roles) {}
+  ModelFinder(const StateDict& state, Roles& roles) : state_(state), roles_(roles) {
+    for (const StateEntry& entry : state.entries)
+      weights_.push_back(entry.value.is_tensor() || holds_weights(entry.value));
+  }
 
   void run() {
     collect_names();
@@ -273,13 +276,11 @@ class ModelFinder {
     return entry.path.back().key;
   }
 
-  bool is_weight(std::size_t i) const {
-    const Value& value = state_.entries[i].value;
-    return value.is_tensor() || holds_weights(value);
-  }
+  bool is_weight(std::size_t i) const { return weights_[i]; }
 
   const StateDict& state_;
   Roles& roles_;
+  std::vector<bool> weights_;  // by entry: a tensor, or a value with some inside
   std::unordered_map<std::string_view, std::vector<std::int32_t>> users_;  // optimizers by name
   std::unordered_set<std::string_view> user_keys_;  // what those names begin with
   std::vector<Counts> hits_;  // by optimizer: its names, by the key before them

@@ -266,11 +266,4 @@ Value remap_tensors(const Value& value, const std::vector<std::uint32_t>& new_in
   })(value);
 }
 
-void for_each_tensor(const Value& value, const std::function<void(std::uint32_t)>& visit) {
-  TensorRemapper([&visit](std::uint32_t index) {
-    visit(index);
-    return index;
-  })(value);
-}
-
 }  // namespace tessera

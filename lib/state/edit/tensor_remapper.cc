@@ -1,5 +1,8 @@
 #include "lib/state/edit/tensor_remapper.h"
 
+#include <tessera/state/roles.h>
+
+#include <unordered_set>
 #include <utility>
 
 namespace tessera {
@@ -71,12 +74,70 @@ Value TensorRemapper::rebuild(const OpaqueObject& object, bool& changed) {
   return Value::opaque(std::move(out));
 }
 
+namespace {
+
+/// The order of TensorRemapper, without building anything.
+class TensorWalk {
+ public:
+  explicit TensorWalk(const std::function<void(std::uint32_t)>& visit) : visit_(visit) {}
+
+  void operator()(const Value& value) {
+    switch (value.kind()) {
+      case Value::Kind::kTensor:
+        return visit_(value.tensor_index());
+      case Value::Kind::kList:
+      case Value::Kind::kTuple:
+      case Value::Kind::kSet:
+      case Value::Kind::kFrozenSet:
+        if (is_new(value)) walk(value.as_list());
+        return;
+      case Value::Kind::kDict:
+      case Value::Kind::kOrderedDict:
+      case Value::Kind::kDefaultDict:
+      case Value::Kind::kCounter:
+        if (!is_new(value)) return;
+        (*this)(value.attributes());
+        return walk(value.as_dict());
+      case Value::Kind::kOpaque:
+        if (is_new(value)) walk(value.as_opaque());
+        return;
+      default:
+        return;
+    }
+  }
+
+ private:
+  bool is_new(const Value& value) { return done_.insert(value.node_id()).second; }
+  void walk(const ValueList& items) {
+    for (const Value& item : items) (*this)(item);
+  }
+  void walk(const ValueDict& entries) {
+    for (const auto& [key, item] : entries) {
+      (*this)(key);
+      (*this)(item);
+    }
+  }
+  void walk(const OpaqueObject& object) {
+    (*this)(object.arguments);
+    (*this)(object.keyword_arguments);
+    (*this)(object.state);
+    walk(object.items);
+    walk(object.dict_items);
+  }
+
+  const std::function<void(std::uint32_t)>& visit_;
+  std::unordered_set<const void*> done_;
+};
+
+}  // namespace
+
+void for_each_tensor(const Value& value, const std::function<void(std::uint32_t)>& visit) {
+  TensorWalk{visit}(value);
+}
+
 bool holds_tensors(const Value& value) {
   bool found = false;
-  TensorRemapper([&found](std::uint32_t index) {
-    found = true;
-    return index;
-  })(value);
+  for_each_tensor(value, [&found](std::uint32_t) { found = true; });
   return found;
 }
 
