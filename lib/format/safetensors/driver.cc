@@ -36,6 +36,7 @@ constexpr std::string_view kPiecesOfRanks = "metadata.pkl";
 /// Whether two files hold a tensor of one name without being parts of one set, by their names or by
 /// what they say of themselves: weights of two steps, or of two precisions, side by side.
 bool are_models_each(const Directory& directory, const std::vector<std::string>& files) {
+  if (files.size() < 2) return false;
   std::set<std::string> names;
   bool twice = false;
   for (const std::string& name : files) {
