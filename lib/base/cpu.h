@@ -41,4 +41,13 @@ inline const CpuFeatures& cpu_features() {
 /// Whether vectors of 32 bytes may be used (AVX2): by functions that are built for them alone.
 inline bool has_wide_vectors() { return cpu_features().avx2; }
 
+/// Before a function that is built for such vectors, and called where has_wide_vectors(). What it
+/// calls is built for them where it becomes part of it: TESSERA_INLINE.
+#if defined(__x86_64__)
+#define TESSERA_WIDE __attribute__((target("avx2")))
+#else
+#define TESSERA_WIDE
+#endif
+#define TESSERA_INLINE inline __attribute__((always_inline))
+
 }  // namespace tessera

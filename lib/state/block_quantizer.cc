@@ -13,13 +13,6 @@
 #include "lib/base/cpu.h"
 #include "lib/state/quant_codes.h"
 
-#if defined(__x86_64__)
-#define TESSERA_WIDE __attribute__((target("avx2")))
-#else
-#define TESSERA_WIDE
-#endif
-#define TESSERA_INLINE inline __attribute__((always_inline))
-
 namespace tessera {
 namespace {
 

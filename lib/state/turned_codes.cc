@@ -11,13 +11,6 @@
 #include "lib/base/cpu.h"
 #include "lib/state/windowed_recipe.h"
 
-#if defined(__x86_64__)
-#define TESSERA_WIDE __attribute__((target("avx2")))
-#else
-#define TESSERA_WIDE
-#endif
-#define TESSERA_INLINE __attribute__((always_inline))
-
 namespace tessera {
 namespace {
 

@@ -5,21 +5,14 @@
 
 #include "lib/base/cpu.h"
 
-#if defined(__x86_64__)
-#define TESSERA_WIDE __attribute__((target("avx2")))
-#else
-#define TESSERA_WIDE
-#endif
-
 namespace tessera {
 namespace {
 
 constexpr std::size_t kCounted = std::size_t{1} << 16;  // what a sum of 32 bits takes
 
 /// Without branches, so that it becomes vectors.
-inline __attribute__((always_inline)) void store(const std::byte* values, std::size_t count,
-                                                 std::byte* destination, std::uint32_t& overflows,
-                                                 std::uint32_t& underflows) {
+TESSERA_INLINE void store(const std::byte* values, std::size_t count, std::byte* destination,
+                          std::uint32_t& overflows, std::uint32_t& underflows) {
   std::uint32_t over = 0, under = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const auto bits = load_le<std::uint32_t>(values + 4 * i);

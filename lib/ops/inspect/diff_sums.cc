@@ -7,12 +7,6 @@
 
 #include "lib/base/cpu.h"
 
-#if defined(__x86_64__)
-#define TESSERA_WIDE __attribute__((target("avx2")))
-#else
-#define TESSERA_WIDE
-#endif
-
 namespace tessera {
 namespace {
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#define TESSERA_WIDE __attribute__((target("avx2")))
+#include "lib/base/cpu.h"
 
 namespace tessera::wide {
 namespace {
