@@ -6,6 +6,12 @@
 #include <unordered_map>
 
 namespace tessera {
+
+std::string_view module_of(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  return dot == name.npos ? std::string_view() : name.substr(0, dot);
+}
+
 namespace {
 
 /// Where a part's name stands, seen from the codes.
@@ -126,11 +132,6 @@ bool is_code_type(DType dtype) {
     default:
       return is_floating(dtype) && bits(dtype) <= 8;
   }
-}
-
-std::string_view module_of(std::string_view name) {
-  const std::size_t dot = name.rfind('.');
-  return dot == name.npos ? std::string_view() : name.substr(0, dot);
 }
 
 std::string_view leaf_of(std::string_view name) {

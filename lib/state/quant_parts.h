@@ -26,6 +26,9 @@ enum class QuantPart : std::uint8_t {
   kOther
 };
 
+/// "layers.0" of "layers.0.weight"; "" at the top.
+std::string_view module_of(std::string_view name);
+
 /// One per tensor of the manifest.
 std::vector<QuantPart> quant_parts(const Manifest& manifest);
 

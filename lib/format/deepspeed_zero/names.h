@@ -81,7 +81,8 @@ inline constexpr std::string_view kFp32Leaf = "fp32";
 inline constexpr std::string_view kTagProvenance = "deepspeed.tag";
 inline constexpr std::string_view kStageProvenance = "deepspeed.zero_stage";
 inline constexpr std::string_view kBf16Provenance = "deepspeed.bf16";
-/// Set where the checkpoint is of a pipeline: how many stages. Set where it has files of experts: how many ranks share them out.
+/// Set where the checkpoint is of a pipeline: how many stages. Set where it has files of experts:
+/// how many ranks share them out.
 inline constexpr std::string_view kPipelineProvenance = "deepspeed.pipeline_stages";
 inline constexpr std::string_view kExpertProvenance = "deepspeed.expert_ranks";
 

@@ -93,18 +93,14 @@ class Dequantizer {
       const QuantPart part = parts_[i];
       const bool numbers = part == QuantPart::kScale || part == QuantPart::kZeroPoint ||
                            part == QuantPart::kTable || part == QuantPart::kOther;
-      if (numbers && !taken.contains(i)) unread_.emplace(module_of(manifest_.tensors[i].name), i);
+      if (numbers && !taken.contains(i))
+        unread_.emplace(std::string(module_of(manifest_.tensors[i].name)), i);
     }
-  }
-
-  static std::string module_of(std::string_view name) {
-    const std::size_t dot = name.rfind('.');
-    return std::string(name.substr(0, dot == name.npos ? 0 : dot));
   }
 
   /// What a weight's numbers depend on besides must be known, too.
   void require_all_read(const QuantWeight& weight) const {
-    const auto unread = unread_.find(module_of(weight.name));
+    const auto unread = unread_.find(std::string(module_of(weight.name)));
     if (unread == unread_.end()) return;
     in_tensor(manifest_.tensors[weight.codes].name, [&] {
       fail(Code::kUnsupported,
