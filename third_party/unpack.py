@@ -9,7 +9,7 @@ import tarfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 LICENCES = {"CLI11": "LICENSE", "d3": "LICENSE", "fmt": "LICENSE.rst", "ftxui": "LICENSE", "hdf5": "COPYING", "nlohmann_json": "LICENSE",
-            "zlib-ng": "LICENSE.md", "zstd": "LICENSE"}
+            "xxhash": "LICENSE", "zlib-ng": "LICENSE.md", "zstd": "LICENSE"}
 
 
 def name_of(path):

@@ -9,8 +9,6 @@
 namespace tessera {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 /// Length of the valid UTF-8 sequence that starts `text`, or 0 (overlong forms, surrogates, >
 /// U+10FFFF).
 std::size_t utf8_length(std::string_view text) {
@@ -162,6 +160,10 @@ std::string nearest(std::string_view word, std::span<const std::string_view> can
     }
   }
   return std::string(found);
+}
+
+bool is_decimal(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, is_digit);
 }
 
 bool natural_less(std::string_view a, std::string_view b) {

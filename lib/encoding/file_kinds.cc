@@ -68,8 +68,7 @@ bool has_torch_records(std::span<const ZipMember> members) {
     const std::string_view below = name.substr(name.find('/') + 1);
     return below == "data.pkl" || below == "constants.pkl" || below == "byteorder" ||
            below == ".data/serialization_id" ||
-           (below.starts_with("data/") &&
-            below.substr(5).find_first_not_of("0123456789") == std::string_view::npos);
+           (below.starts_with("data/") && is_decimal(below.substr(5)));
   });
 }
 

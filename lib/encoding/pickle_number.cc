@@ -1,5 +1,7 @@
 #include "lib/encoding/pickle_number.h"
 
+#include <tessera/base/text.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -84,8 +86,7 @@ std::string twos_complement_from_decimal(std::string_view decimal) {
 
 bool is_decimal_integer(std::string_view text) {
   if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
-  return !text.empty() &&
-         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return is_decimal(text);
 }
 
 }  // namespace tessera

@@ -167,8 +167,7 @@ std::string from_hex(const std::string& digits, std::string_view tag_name) {
 Value decimal(const std::string& digits) {
   const std::string_view unsigned_part =
       std::string_view(digits).substr(digits.starts_with('-') ? 1 : 0);
-  if (unsigned_part.empty() || unsigned_part.find_first_not_of("0123456789") != unsigned_part.npos)
-    malformed_tag("__int__");
+  if (!is_decimal(unsigned_part)) malformed_tag("__int__");
   std::int64_t small = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), small);
   if (error == std::errc() && end == digits.data() + digits.size()) return Value::integer(small);

@@ -28,7 +28,7 @@ constexpr std::string_view kPointerLock = ".latest.tmp-tessera.lock";
 /// "step_100": "step_" and 100. Nullopt without a number at the end.
 std::optional<std::pair<std::string, std::uint64_t>> numbered(std::string_view name) {
   std::size_t digits = name.size();
-  while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') --digits;
+  while (digits > 0 && is_digit(name[digits - 1])) --digits;
   if (digits == name.size() || name.size() - digits > 18) return std::nullopt;
   std::uint64_t number = 0;
   std::from_chars(name.data() + digits, name.data() + name.size(), number);

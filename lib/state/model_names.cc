@@ -1,5 +1,7 @@
 #include "lib/state/model_names.h"
 
+#include <tessera/base/text.h>
+
 #include <algorithm>
 #include <array>
 #include <span>
@@ -48,7 +50,7 @@ std::string last_word(std::string_view name) {
   while (true) {
     const std::size_t dot = name.rfind('.');
     const std::string_view key = dot == name.npos ? name : name.substr(dot + 1);
-    const bool number = std::ranges::all_of(key, [](char c) { return c >= '0' && c <= '9'; });
+    const bool number = std::ranges::all_of(key, is_digit);
     if (!number || dot == name.npos) return lower(key);
     name = name.substr(0, dot);
   }

@@ -315,10 +315,6 @@ bool is_master_leaf(std::string_view leaf) {
   return std::ranges::find(kMasterLeaves, leaf) != kMasterLeaves.end();
 }
 
-bool is_decimal(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
-}
-
 std::optional<std::int64_t> decimal_number(std::string_view text) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -3,8 +3,7 @@
 // text that Python's packages print. Ours is CRC-32 (tessera/storage/checksum.h). Pure.
 #include <tessera/base/bytes.h>
 
-#include <array>
-#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,16 +17,14 @@ std::string blake3_hex(ByteView data);
 /// XXH3 of 128 bits of what is added piece by piece.
 class Xxh3Sum {
  public:
+  Xxh3Sum();
+  ~Xxh3Sum();
   void add(ByteView data);
   std::string hex() const;
 
  private:
-  void take(ByteView data);
-  std::array<std::uint64_t, 8> lanes_{};
-  std::uint64_t length_ = 0;
-  std::uint64_t stripes_ = 0;  // accumulated
-  Bytes held_;                 // the end of what was added
-  std::size_t done_ = 0;       // bytes of that which are accumulated
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 /// "adler32", "xxh3-128", "blake3"; nullopt for other names.

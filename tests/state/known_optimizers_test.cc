@@ -2,6 +2,7 @@
 #include "lib/state/known_optimizers.h"
 
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/state/parameter_edit.h>
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,5 @@
 // Integer ids to names, held against brute force; groups, steps and issues in canonical form.
+#include <tessera/base/text.h>
 #include <tessera/state/optim_state.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // What follows a parameter that is fused or cut apart: names in every dialect, options, groups,
 // ids; and what cannot.
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/state/parameter_edit.h>
 
 #include <catch2/catch.hpp>

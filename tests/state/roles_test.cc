@@ -1,5 +1,6 @@
 // What each entry of a state dict is for a training run.
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/state/roles.h>
 
 #include <catch2/catch.hpp>

@@ -17,7 +17,7 @@ check() {
       [ -s "$1/share/$file" ] || fail "$1: no share/$file"
     done
   done
-  for name in LICENSE licenses/{fmt,ftxui,CLI11,hdf5,zstd,musl,libcxx}.txt; do
+  for name in LICENSE licenses/{fmt,ftxui,xxhash,CLI11,hdf5,zstd,musl,libcxx}.txt; do
     [ -s "$1/share/doc/tessera/$name" ] || fail "$1: no licence $name"
   done
   env -i "$1/bin/ckpt-inspect" hash "$samples/hdf5/contiguous/checkpoint" >/dev/null || fail "$1: HDF5"

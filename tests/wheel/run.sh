@@ -55,7 +55,7 @@ else
 fi
 
 unpacked=$("$bin/python" -c 'import pathlib, tessera; print(next(pathlib.Path(tessera.__file__).parents[1].glob("tessera_ckpt-*.dist-info")))')
-for name in LICENSE third_party/{fmt,ftxui,CLI11,hdf5,zstd,musl,libcxx}.txt; do [ -s "$unpacked/licenses/$name" ] || fail "no licence $name"; done
+for name in LICENSE third_party/{fmt,ftxui,xxhash,CLI11,hdf5,zstd,musl,libcxx}.txt; do [ -s "$unpacked/licenses/$name" ] || fail "no licence $name"; done
 
 echo "== what the programs ask of a machine: nothing"
 for program in tessera tessera-hdf5 ckpt-inspect ckpt-reshard ckpt-convert; do

@@ -1,5 +1,6 @@
 // explain as people read it, and the tables of docs/*-codes.md.
 #include <fmt/format.h>
+#include <tessera/base/text.h>
 
 #include <algorithm>
 
@@ -13,9 +14,7 @@ constexpr int kSeverityWidth = 9;
 constexpr int kMostFieldLines = 12;  // of one field
 
 /// "CK011", not "PATH".
-bool is_numbered(const FindingInfo& row) {
-  return row.code.back() >= '0' && row.code.back() <= '9';
-}
+bool is_numbered(const FindingInfo& row) { return is_digit(row.code.back()); }
 
 CodePage page_of(const FindingInfo& row) {
   if (row.code.starts_with("OP0") || row.code.starts_with("ST0")) return CodePage::kOptim;

@@ -223,7 +223,7 @@ std::pair<std::string, std::string> layer_and_module(const std::string& name) {
   std::size_t begin = 0;
   for (const std::string_view part : split(name, '.')) {
     const std::size_t end = begin + part.size();
-    if (!part.empty() && part.find_first_not_of("0123456789") == part.npos)
+    if (is_decimal(part))
       return {name.substr(0, end), end < name.size() ? name.substr(end + 1) : ""};
     begin = end + 1;
   }

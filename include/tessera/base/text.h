@@ -26,6 +26,12 @@ std::string printable(std::string_view text);
 /// The candidate with the smallest edit distance to `word`, or empty when none is near.
 std::string nearest(std::string_view word, std::span<const std::string_view> candidates);
 
+/// ASCII's digits, whatever the locale.
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Digits and nothing else, at least one.
+bool is_decimal(std::string_view text);
+
 /// Digits compare as numbers: "layers.2" before "layers.10".
 bool natural_less(std::string_view a, std::string_view b);
 

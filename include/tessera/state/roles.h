@@ -73,8 +73,6 @@ Roles find_roles(const StateDict& state);
 bool is_known_optimizer_leaf(std::string_view leaf);
 /// True for leaves that hold the fp32 master copy of the weight: fp32, master_param, ...
 bool is_master_leaf(std::string_view leaf);
-/// True when the whole text is a non-negative decimal integer.
-bool is_decimal(std::string_view text);
 
 /// Sets StoredTensor::kind of every tensor whose driver left it at kOther (design: optim under an
 /// optimizer root, master = its fp32 master leaf; param = has state, is listed in a group or was

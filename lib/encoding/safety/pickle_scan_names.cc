@@ -1,3 +1,5 @@
+#include <tessera/base/text.h>
+
 #include <algorithm>
 #include <array>
 
@@ -17,7 +19,7 @@ bool is_dotted_identifier(std::string_view text) {
                                return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
                                       (c >= '0' && c <= '9') || c == '_' || c == '.';
                              }) &&
-         !(text.front() >= '0' && text.front() <= '9');
+         !is_digit(text.front());
 }
 
 using FoundGlobal = std::pair<std::string_view, std::string_view>;

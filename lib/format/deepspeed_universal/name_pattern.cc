@@ -1,13 +1,14 @@
 #include "lib/format/deepspeed_universal/name_pattern.h"
 
+#include <tessera/base/text.h>
+
 #include <algorithm>
 #include <string>
 
 namespace tessera::deepspeed {
 namespace {
 
-bool is_digit(unsigned char c) { return c >= '0' && c <= '9'; }
-bool is_word(unsigned char c) {
+bool is_word(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
@@ -25,10 +26,10 @@ std::optional<NamePattern::Bytes> NamePattern::single(std::string_view& text) {
   const auto escaped = static_cast<unsigned char>(text[0]);
   if (escaped >= 0x80) return std::nullopt;
   text.remove_prefix(1);
-  if (!is_word(escaped) || escaped == '_') return out.set(escaped);
+  if (!is_word(static_cast<char>(escaped)) || escaped == '_') return out.set(escaped);
   if (escaped != 'd' && escaped != 'w') return std::nullopt;
   for (unsigned c = 0; c < out.size(); ++c) {
-    const auto byte = static_cast<unsigned char>(c);
+    const char byte = static_cast<char>(c);
     out.set(c, escaped == 'd' ? is_digit(byte) : is_word(byte));
   }
   return out;

@@ -15,8 +15,6 @@ namespace {
 constexpr std::array<std::string_view, 6> kSuffixes = {".pt",   ".pth", ".bin",
                                                        ".ckpt", ".tar", ".pkl"};
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 bool could_be_archive(std::string_view name) {
   if (name.empty() || name.front() == '.') return false;
   if (name.find('.') == std::string_view::npos) return name != "latest";

@@ -20,7 +20,7 @@ std::int64_t parsed(std::string_view digits) {
 /// The digits that begin at `at`, as far as they go.
 std::string_view digits_at(std::string_view text, std::size_t at) {
   std::size_t end = at;
-  while (end < text.size() && text[end] >= '0' && text[end] <= '9') ++end;
+  while (end < text.size() && is_digit(text[end])) ++end;
   return text.substr(at, end - at);
 }
 

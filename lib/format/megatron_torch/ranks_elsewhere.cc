@@ -1,5 +1,6 @@
 // A lone model_optim_rng.pt in some folder: whether it is the whole model, by what it holds.
 #include <fmt/format.h>
+#include <tessera/base/text.h>
 #include <tessera/format/megatron_torch.h>
 #include <tessera/state/roles.h>
 

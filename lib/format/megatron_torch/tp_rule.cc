@@ -49,10 +49,7 @@ TpRule mixer_rule(std::string_view owner, std::string_view leaf) {
 
 }  // namespace
 
-bool is_number(std::string_view text) {
-  return !text.empty() && text.size() <= 9 &&
-         std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
-}
+bool is_number(std::string_view text) { return is_decimal(text) && text.size() <= 9; }
 
 int TpRule::dim(int rank) const {
   const int from_end = cut == TpCut::kRow || bias ? 1 : 2;

@@ -16,7 +16,7 @@ constexpr std::size_t kNamesInNote = 3;
 std::string without_numbers(std::string_view name) {
   std::string out;
   for (const char c : name) {
-    const bool digit = c >= '0' && c <= '9';
+    const bool digit = is_digit(c);
     if (!digit)
       out += c;
     else if (out.empty() || out.back() != '\0')

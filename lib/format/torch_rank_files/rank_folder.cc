@@ -21,7 +21,6 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kSuffixes = {".pt", ".pth", ".bin", ".ckpt", ".tar"};
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_separator(char c) { return c == '_' || c == '-' || c == '.' || c == '='; }
 

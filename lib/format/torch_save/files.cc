@@ -1,5 +1,7 @@
 #include "lib/format/torch_save/files.h"
 
+#include <tessera/base/text.h>
+
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -24,8 +26,7 @@ bool is_meta_part(std::string_view name) {
   const std::size_t dot = name.find('.');
   if (dot == name.npos || dot == 0 || !has_torch_suffix(name.substr(dot))) return false;
   const std::string_view digits = name.substr(0, dot);
-  return name.find('.', dot + 1) == name.npos &&
-         std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
+  return name.find('.', dot + 1) == name.npos && is_decimal(digits);
 }
 
 std::vector<std::string> find_meta_parts(const Directory& directory) {

@@ -113,7 +113,7 @@ Value read_primitive(const std::string& type, const Field& field) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error == std::errc() && end == text.data() + text.size()) return Value::integer(number);
     const std::string_view digits = std::string_view(text).substr(text.starts_with('-') ? 1 : 0);
-    if (error != std::errc::result_out_of_range || !is_decimal_text(digits))
+    if (error != std::errc::result_out_of_range || !is_decimal(digits))
       field.refuse("the digits of an integer");
     return Value::big_integer(text);
   }
@@ -176,7 +176,7 @@ void split_rank(const std::string& key, std::int64_t world_size, Entry& entry) {
   const std::size_t slash = key.find('/');
   const std::string_view rank = std::string_view(key).substr(0, slash);
   const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), entry.rank);
-  if (slash == std::string::npos || !is_decimal_text(rank) || error != std::errc() ||
+  if (slash == std::string::npos || !is_decimal(rank) || error != std::errc() ||
       end != rank.data() + rank.size() || slash + 1 == key.size())
     fail(Code::kCorrupt, "its path does not start with a rank");
   if (entry.rank >= world_size)
@@ -185,10 +185,6 @@ void split_rank(const std::string& key, std::int64_t world_size, Entry& entry) {
 }
 
 }  // namespace
-
-bool is_decimal_text(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
 
 Metadata parse_metadata(ByteView text) {
   Metadata out;

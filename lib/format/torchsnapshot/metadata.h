@@ -66,9 +66,6 @@ struct Metadata {
 /// known.
 Metadata parse_metadata(ByteView text);
 
-/// Digits alone, at least one.
-bool is_decimal_text(std::string_view text);
-
 /// One item of an escaped path: "%2F" is '/', "%25" is '%'.
 std::string unescape(std::string_view item);
 std::string escape(std::string_view key);

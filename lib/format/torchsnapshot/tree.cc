@@ -181,7 +181,7 @@ class Merger {
     for (const auto& [text, child] : nodes_[node].children) {
       std::uint64_t index = 0;
       std::from_chars(text.data(), text.data() + text.size(), index);
-      if (!is_decimal_text(text) || fmt::format("{}", index) != text)
+      if (!is_decimal(text) || fmt::format("{}", index) != text)
         in_tensor(nodes_[child].path, [] { fail(Code::kCorrupt, "no index of a list"); });
       if (rank < 0 || entry_of(child, rank) != nullptr) items.emplace(index, child);
     }

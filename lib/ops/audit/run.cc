@@ -65,7 +65,7 @@ void keep_steps_apart(std::vector<CheckpointFacts>& checkpoints) {
     row.series.clear();
     for (std::size_t at = 0; at < row.name.size();) {
       std::size_t end = at;
-      while (end < row.name.size() && row.name[end] >= '0' && row.name[end] <= '9') ++end;
+      while (end < row.name.size() && is_digit(row.name[end])) ++end;
       const std::string digits = row.name.substr(at, end - at);
       const bool is_step =
           !digits.empty() && digits.size() < 19 && std::stoll(digits) == *row.name_step;

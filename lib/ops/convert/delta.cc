@@ -29,12 +29,12 @@ constexpr std::string_view kVersionMark = "_v";
 std::string version_in_name(const std::string& name) {
   const std::size_t at = name.rfind(kVersionMark);
   const std::string tail = at == name.npos ? "" : name.substr(at + kVersionMark.size());
-  return is_version_number(tail) ? tail : "";
+  return is_decimal(tail) ? tail : "";
 }
 
 /// The same number of digits, one more where none is left.
 std::string next_version(const std::string& version) {
-  if (!is_version_number(version)) return next_version(std::string(kFirstVersion));
+  if (!is_decimal(version)) return next_version(std::string(kFirstVersion));
   std::string out = version;
   for (std::size_t i = out.size(); i-- > 0;) {
     if (out[i] != '9') {
@@ -95,7 +95,7 @@ void Conversion::name_versions(const OpenedCheckpoint& base, DeltaIndex& index) 
   index.version = version_in_name(result_name());
   if (index.version.empty()) {
     index.version = weight_version(fs_, source_);
-    if (!is_version_number(index.version) || index.version == index.base_version)
+    if (!is_decimal(index.version) || index.version == index.base_version)
       index.version = next_version(index.base_version);
   }
   if (index.version == index.base_version)

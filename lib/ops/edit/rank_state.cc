@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/state/roles.h>
 
-#include <algorithm>
 #include <charconv>
 #include <map>
 #include <set>
@@ -19,7 +19,7 @@ namespace {
 /// "rank3", "rank_3", "dp_rank_3", "rng_rank3": the number; anything else: nothing.
 std::optional<std::int64_t> rank_in(std::string_view text) {
   std::size_t digits = text.size();
-  while (digits > 0 && text[digits - 1] >= '0' && text[digits - 1] <= '9') --digits;
+  while (digits > 0 && is_digit(text[digits - 1])) --digits;
   if (digits == text.size() || text.size() - digits > 9) return std::nullopt;
   std::string_view word = text.substr(0, digits);
   if (word.ends_with('_')) word.remove_suffix(1);

@@ -1,13 +1,10 @@
 #include "lib/ops/inspect/name_families.h"
 
+#include <tessera/base/text.h>
+
 #include <algorithm>
 
 namespace tessera {
-namespace {
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-}  // namespace
 
 std::string layer_of(std::string_view fqn) {
   for (std::size_t begin = 0; begin < fqn.size();) {

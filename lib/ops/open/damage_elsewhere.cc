@@ -24,7 +24,7 @@ bool is_below(std::string_view name, std::string_view folder) {
 std::string family(std::string_view path) {
   std::string out;
   for (const char c : path) {
-    const bool number = (c >= '0' && c <= '9') || c == '*';
+    const bool number = is_digit(c) || c == '*';
     if (!number) out += c;
     if (number && !out.ends_with('#')) out += '#';
   }

@@ -1,5 +1,6 @@
 #include "lib/ops/open/part_folders.h"
 
+#include <tessera/base/text.h>
 #include <tessera/state/roles.h>
 
 #include <map>

@@ -37,9 +37,7 @@ std::string trimmed(std::string_view text) {
 
 /// The neighbour a pointer's text names: some count, everybody else writes the name.
 std::string neighbour_of(const PointerFile& pointer, const std::string& text) {
-  if (pointer.numbered.empty() || text.find_first_not_of("0123456789") != std::string::npos ||
-      text.empty())
-    return text;
+  if (pointer.numbered.empty() || !is_decimal(text)) return text;
   return fmt::format("{}{:0>7}", pointer.numbered, text);
 }
 

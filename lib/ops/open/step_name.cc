@@ -61,7 +61,7 @@ std::optional<std::int64_t> step_of_run_name(std::string_view name) {
     const std::size_t end = part.find_last_of("0123456789");
     if (end == std::string_view::npos) continue;
     std::size_t begin = end;
-    while (begin > 0 && part[begin - 1] >= '0' && part[begin - 1] <= '9') --begin;
+    while (begin > 0 && is_digit(part[begin - 1])) --begin;
     if (is_no_counter(part.substr(0, begin))) continue;
     return leading_number(part.substr(begin, end - begin + 1));
   }

@@ -29,11 +29,10 @@ struct Chain {
 };
 
 /// "run/weight_v000002" from "run/weight_v000003"; "" where the name does not end in the version,
-/// and where the other one is no number.
+/// and where the other one is no number (another text might lead to any folder).
 std::string neighbour(const std::string& folder, const DeltaIndex& index) {
   const auto [parent, name] = split_path(folder);
-  if (index.version.empty() || !name.ends_with(index.version) ||
-      !is_version_number(index.base_version))
+  if (index.version.empty() || !name.ends_with(index.version) || !is_decimal(index.base_version))
     return "";
   return join_path(parent, name.substr(0, name.size() - index.version.size()) + index.base_version);
 }
@@ -307,10 +306,6 @@ class ChainApplier {
 };
 
 }  // namespace
-
-bool is_version_number(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-}
 
 std::unique_ptr<OpenedCheckpoint> apply_weight_deltas(OpenedCheckpoint base,
                                                       std::vector<DeltaLink> deltas,

@@ -37,9 +37,6 @@ std::unique_ptr<OpenedCheckpoint> apply_weight_deltas(OpenedCheckpoint base,
                                                       std::vector<DeltaLink> deltas,
                                                       const ReadOptions& read);
 
-/// Digits alone: another text as a version might lead to any folder.
-bool is_version_number(std::string_view text);
-
 /// The version that the index of a safetensors folder gives; "": none.
 std::string weight_version(FileSystem& fs, const OpenedCheckpoint& opened);
 

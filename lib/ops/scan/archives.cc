@@ -262,8 +262,7 @@ bool has_objects(std::string_view npy_header) {
            std::string_view("|<>=").find(npy_header[before - 1]) != std::string_view::npos)
       --before;
     std::size_t after = i + 1;
-    while (after < npy_header.size() && npy_header[after] >= '0' && npy_header[after] <= '9')
-      ++after;
+    while (after < npy_header.size() && is_digit(npy_header[after])) ++after;
     const auto is_quote = [&](std::size_t at) {
       return at < npy_header.size() && (npy_header[at] == '\'' || npy_header[at] == '"');
     };
