@@ -83,11 +83,18 @@ namespace detail {
 [[noreturn]] void check_failed(const char* condition, const char* file, int line);
 }  // namespace detail
 
+// Without its folders: what is built does not depend on where its sources lay.
+#ifdef __FILE_NAME__
+#define TESSERA_FILE_NAME __FILE_NAME__
+#else
+#define TESSERA_FILE_NAME __FILE__
+#endif
+
 /// An invariant of ours. Always on; never reachable from input. Throws kInternal.
-#define TESSERA_CHECK(condition)                                       \
-  do {                                                                 \
-    if (!(condition)) [[unlikely]]                                     \
-      ::tessera::detail::check_failed(#condition, __FILE__, __LINE__); \
+#define TESSERA_CHECK(condition)                                                \
+  do {                                                                          \
+    if (!(condition)) [[unlikely]]                                              \
+      ::tessera::detail::check_failed(#condition, TESSERA_FILE_NAME, __LINE__); \
   } while (false)
 
 template <class F>
