@@ -30,7 +30,7 @@ Spread::Ranges row_ranges(const std::vector<std::int64_t>& shape, int shards) {
 
 Spread Spread::of(std::shared_ptr<detail::Unit> unit, const ParamGroup& group, std::size_t p,
                   Form form) {
-  Spread out{std::move(unit), group.params()[p].sizes, {}, form};
+  Spread out{std::move(unit), &group, group.params()[p].sizes, {}, form};
   const UnitLayout& layout = group.layout();
   if (!layout.in_place()) {
     out.dim = layout.shard(p).dim;
@@ -51,7 +51,7 @@ Spread Spread::of(std::shared_ptr<detail::Unit> unit, const ParamGroup& group, s
 Box Spread::box() const {
   const Shape whole(shape);
   if (form != Form::kRows || shape.empty()) return Box::whole(whole);
-  return chunk_box(whole, 0, static_cast<int>(ranges.size()), unit->shard_comm().rank());
+  return chunk_box(whole, 0, static_cast<int>(ranges.size()), comms().shard->rank());
 }
 
 /// Elements `kept` of the ravel that every rank has its part of; none: undefined.
@@ -64,7 +64,7 @@ at::Tensor Spread::join(const at::Tensor& part, const Ranges& parts,
   std::vector<std::int64_t> lengths;
   for (const auto& [begin, end] : parts) lengths.push_back(end - begin);
   gather_parts(
-      unit->shard_comm(), own, lengths, {unit->name(), kPhase},
+      *comms().shard, own, lengths, {unit->name(), kPhase},
       [&](int rank, const at::Tensor& theirs) {
         const auto& [begin, end] = parts[static_cast<std::size_t>(rank)];
         const std::int64_t from = std::max(begin, first), to = std::min(end, last);
@@ -110,7 +110,7 @@ at::Tensor Spread::gather(const at::Tensor& local) const {
 at::Tensor Spread::from_first_rank(const at::Tensor& whole, at::ScalarType type) const {
   at::Tensor flat = here() ? whole.to(device(), type).contiguous().view({-1})
                            : at::empty({numel_of(shape)}, at::dtype(type).device(device()));
-  if (flat.numel() > 0) unit->comms().broadcast(flat, {unit->name(), kPhase});
+  if (flat.numel() > 0) comms().broadcast(flat, {unit->name(), kPhase});
   return flat;
 }
 
@@ -120,7 +120,7 @@ void Spread::scatter(const at::Tensor& given, const at::Tensor& local) const {
   if (form == Form::kWholeOnFirstRank) all = from_first_rank(given, local.scalar_type());
   if (form == Form::kRows && !shape.empty())
     all = join(given, row_ranges(shape, static_cast<int>(ranges.size())), {0, numel_of(shape)});
-  const auto& [begin, end] = ranges[static_cast<std::size_t>(unit->shard_comm().rank())];
+  const auto& [begin, end] = ranges[static_cast<std::size_t>(comms().shard->rank())];
   if (begin == end) return;
   const at::Tensor to = cut_first(local.detach());
   to.copy_(

@@ -3,11 +3,11 @@
 // equal rows: parameters, and optimizer state of a parameter's shape. One tensor at a time, so that
 // the memory beside the result is one tensor's.
 //
-//   gather    shards -> whole, on every rank, or on the unit's first one alone; or this rank's rows
+//   gather    shards -> whole, on every rank, or on the group's first one alone; or this rank's rows
 //   scatter   back: whole (every rank's own, or the first one's, broadcast) or rows -> shards
 //
 // Rows are cut as torch.chunk cuts them, which is what Shard(0) means; a tensor without dims is
-// whole on every rank. Collective over the unit's ranks. Beside the result at most twice the tensor
+// whole on every rank. Collective over the ranks that the parameter is sharded over. Beside the result at most twice the tensor
 // lies in memory, on the device that the unit computes on.
 #include <ATen/core/Tensor.h>
 #include <tessera/layout/layout.h>
@@ -26,18 +26,20 @@ struct Spread {
   using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
   std::shared_ptr<detail::Unit> unit;
-  std::vector<std::int64_t> shape;  // of the whole
+  const ParamGroup* group = nullptr;  // of the unit
+  std::vector<std::int64_t> shape;    // of the whole
   /// Elements [begin, end), by shard rank, of the whole's row-major ravel once `dim` is its first.
-  Ranges ranges;
+  Ranges ranges = {};
   Form form = Form::kWhole;
   int dim = 0;  // that shards are cut on
 
   static Spread of(std::shared_ptr<detail::Unit> unit, const ParamGroup& group, std::size_t p,
                    Form form);
   /// Whether gather gives this rank anything.
-  bool here() const { return form != Form::kWholeOnFirstRank || unit->is_first_rank(); }
+  bool here() const { return form != Form::kWholeOnFirstRank || comms().is_first_rank(); }
+  UnitGroups& comms() const { return group->comms(); }
   /// Where the unit's collectives take tensors; shards may lie elsewhere (offloaded ones).
-  at::Device device() const { return unit->groups().front()->device(); }
+  at::Device device() const { return group->device(); }
   /// What this rank's part is of the whole, in the form that gather gives.
   Box box() const;
   /// As `form` says; undefined where nothing is kept.

@@ -65,30 +65,30 @@ bool has_rank(const Communicator& comm, int rank) {
   return std::ranges::find(comm.global_ranks(), rank) != comm.global_ranks().end();
 }
 
-/// 1 / how many ranks of the outermost unit's group hold what this unit holds here. A group of one
+/// 1 / how many ranks of the outermost unit's group hold what is held here of parameters over `comms`. A group of one
 /// rank numbers it by itself, so that its number means nothing in another group.
-double weight_of(detail::Unit& unit, const Communicator& outermost) {
-  const Communicator& replicas = unit.replicate_comm();
+double weight_of(const UnitGroups& comms, const Communicator& outermost) {
+  const Communicator& replicas = *comms.replicate;
   if (replicas.size() == 1) return 1;
   const auto both = std::ranges::count_if(replicas.global_ranks(),
                                           [&](int rank) { return has_rank(outermost, rank); });
   return 1.0 / static_cast<double>(std::max<std::ptrdiff_t>(1, both));
 }
 
-/// All shards add up over the outermost unit's group: those of a unit over a part of its ranks too,
+/// All shards add up over the outermost unit's group: those of parameters over a part of its ranks too,
 /// as other parts hold other parameters (experts). Replicas hold the same, and count once. So do
 /// parts of larger tensors over their extension's ranks, which hold the rest alike.
 Found find_in_units(const Powers& powers, const std::vector<std::shared_ptr<detail::Unit>>& units) {
   Found found;
   std::vector<Part> parts;
   part_of(parts, nullptr);
-  Communicator& comm = units.back()->shard_comm();
-  for (const auto& unit : units) {
-    const double weight = powers.infinite() ? 1 : weight_of(*unit, comm);
-    for (const auto& group : unit->groups())
+  Communicator& comm = *units.back()->comms().shard;
+  for (const auto& unit : units)
+    for (const auto& group : unit->groups()) {
+      const double weight = powers.infinite() ? 1 : weight_of(group->comms(), comm);
       for (const Param& param : group->params()) {
         // Made where there is no gradient too: all ranks exchange as many sums.
-        Part& part = part_of(parts, param.extension_dim ? unit->comms().extension : nullptr);
+        Part& part = part_of(parts, param.extension_dim ? group->comms().extension : nullptr);
         const at::Tensor& gradient = param.shard.grad();
         if (!gradient.defined()) continue;
         found.grads.push_back(gradient);
@@ -96,7 +96,7 @@ Found find_in_units(const Powers& powers, const std::vector<std::shared_ptr<deta
         const at::Tensor power = powers.of(gradient);
         part.powers.push_back(weight == 1 ? power : power * weight);
       }
-  }
+    }
   std::vector<at::Tensor> sums;
   for (const Part& part : parts) sums.push_back(powers.together(part.powers));
   sums.push_back(at::full_like(sums.front(), found.grads.empty() ? 0.0 : 1.0));
@@ -128,14 +128,15 @@ void scale(const std::vector<at::Tensor>& grads, const at::Tensor& norm, double 
 }
 
 void check_groups(const std::vector<std::shared_ptr<detail::Unit>>& units) {
+  const Communicator& outermost = *units.back()->comms().shard;
   for (const auto& unit : units)
-    if (!std::ranges::all_of(unit->shard_comm().global_ranks(),
-                             [&](int rank) { return has_rank(units.back()->shard_comm(), rank); }))
-      fail(
-          Code::kUnsupported,
-          fmt::format("clip_grad_norm_: {} is sharded over ranks that are not all in the outermost "
-                      "unit's group",
-                      unit->label()));
+    for (const UnitGroups* comms : unit->all_comms())
+      if (!std::ranges::all_of(comms->shard->global_ranks(),
+                               [&](int rank) { return has_rank(outermost, rank); }))
+        fail(Code::kUnsupported,
+             fmt::format("clip_grad_norm_: {} is sharded over ranks that are not all in the "
+                         "outermost unit's group",
+                         unit->label()));
 }
 
 /// Where the units' groups take tensors.

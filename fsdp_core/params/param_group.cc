@@ -14,11 +14,13 @@
 namespace tessera::fsdp {
 
 ParamGroup::ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> layout,
-                       GroupDtypes dtypes, c10::Device device, bool offload)
+                       GroupDtypes dtypes, c10::Device device, bool offload,
+                       std::shared_ptr<UnitGroups> comms)
     : params_(std::move(params)),
       layout_(std::move(layout)),
       dtypes_(dtypes),
       device_(device),
+      comms_(std::move(comms)),
       resident_(layout_->shards() == 1 && dtypes.stored == dtypes.compute &&
                 !(offload && !device.is_cpu())),
       all_used_(std::make_shared<const std::vector<bool>>(params_.size(), true)) {

@@ -1,6 +1,6 @@
 #pragma once
-// ParamGroup: the parameters of one unit that share dtype and requires_grad (as when sharded), in
-// one layout: one collective gathers them, one reduces them. Holds their memory; knows nothing of
+// ParamGroup: the parameters of one unit that share dtype, requires_grad (as when sharded) and the
+// ranks that they are sharded over, in one layout: one collective gathers them, one reduces them. Holds their memory; knows nothing of
 // streams or backward.
 //
 //   shard buffer -> [cast] -> own slot of the unsharded buffer -> all-gather -> compute parameters
@@ -21,6 +21,7 @@
 namespace tessera::fsdp {
 
 struct GatherHook;
+class UnitGroups;
 
 /// For each parameter of a group, whether its gradient was produced. Shared: streams read it later.
 using UsedParams = std::shared_ptr<const std::vector<bool>>;
@@ -34,9 +35,10 @@ struct GroupDtypes {
 class ParamGroup {
  public:
   /// Takes the full values out of `params` (their compute tensors), keeps this rank's shard and
-  /// registers it. `offload`: the shard buffer lives on the CPU whatever the compute device.
+  /// registers it. `offload`: the shard buffer lives on the CPU whatever the compute device. `comms`: over
+  /// which ranks; several groups of a unit may share them.
   ParamGroup(std::vector<Param> params, std::unique_ptr<UnitLayout> layout, GroupDtypes dtypes,
-             c10::Device device, bool offload);
+             c10::Device device, bool offload, std::shared_ptr<UnitGroups> comms);
 
   std::vector<Param>& params() { return params_; }
   const std::vector<Param>& params() const { return params_; }
@@ -44,6 +46,8 @@ class ParamGroup {
   const GroupDtypes& dtypes() const { return dtypes_; }
   bool resident() const { return resident_; }
   c10::Device device() const { return device_; }
+  UnitGroups& comms() const { return *comms_; }
+  const std::shared_ptr<UnitGroups>& shared_comms() const { return comms_; }
   const at::Tensor& shard_buffer() const { return shard_buffer_; }
 
   // -- parameters --
@@ -141,6 +145,7 @@ class ParamGroup {
   std::unique_ptr<UnitLayout> layout_;
   GroupDtypes dtypes_;
   c10::Device device_;
+  std::shared_ptr<UnitGroups> comms_;
   bool resident_;
 
   at::Tensor shard_buffer_;

@@ -35,12 +35,12 @@ CommHook compress_hook(at::ScalarType dtype, const char* name) {
 }
 
 void check_unit(detail::Unit& unit) {
-  if (unit.strategy().hybrid())
-    fail(
-        Code::kUnsupported,
-        fmt::format("register_comm_hook: {} uses {}: the hook would see its reduce-scatter and not "
-                    "its all-reduce",
-                    unit.label(), unit.strategy().name));
+  for (const UnitGroups* comms : unit.all_comms())
+    if (comms->strategy->hybrid())
+      fail(Code::kUnsupported,
+           fmt::format("register_comm_hook: {} uses {}: the hook would see its reduce-scatter and "
+                       "not its all-reduce",
+                       unit.label(), comms->strategy->name));
   if (unit.comm_hook)
     fail(Code::kInvalidArgument,
          fmt::format("register_comm_hook: {} has a hook already ({})", unit.label(),

@@ -47,8 +47,9 @@ std::vector<Communicator*> communicators_of(
     const std::vector<std::shared_ptr<detail::Unit>>& units) {
   std::vector<Communicator*> out;
   for (const auto& unit : units)
-    for (Communicator* comm : communicators_of(unit->comms()))
-      if (std::ranges::find(out, comm) == out.end()) out.push_back(comm);
+    for (const UnitGroups* groups : unit->all_comms())
+      for (Communicator* comm : communicators_of(*groups))
+        if (std::ranges::find(out, comm) == out.end()) out.push_back(comm);
   return out;
 }
 

@@ -17,14 +17,14 @@ namespace tessera::fsdp::detail {
 
 namespace {
 
-void check_finite(Unit& unit, const ParamGroup& group) {
+void check_finite(const ParamGroup& group) {
   for (const Param& param : group.params()) {
     if (!param.requires_grad) continue;
     const at::Tensor bad = at::logical_not(at::isfinite(param.grad_view)).view({-1}).nonzero();
     if (bad.numel() == 0) continue;
     const std::int64_t at = bad[0].item<std::int64_t>();
-    const Communicator& comm =
-        unit.shard_comm().size() > 1 ? unit.shard_comm() : unit.replicate_comm();
+    const UnitGroups& comms = group.comms();
+    const Communicator& comm = comms.shards() > 1 ? *comms.shard : *comms.replicate;
     fail(Code::kInvalidArgument,
          fmt::format("the gradient of \"{}\" on rank {} has {} values that are not finite, the "
                      "first at element {} ({})",
@@ -47,11 +47,11 @@ void divide(const at::Tensor& gradient, double by) {
 }  // namespace
 
 /// The backend divides while it sums: no kernel of ours has to.
-bool GradientReducer::averages_itself(Unit& unit) {
+bool GradientReducer::averages_itself(const Unit& unit, const ParamGroup& group) {
   const Options& options = unit.options();
   if (options.force_sum_reduction_for_comms || options.gradient_divide_factor) return false;
   return std::ranges::all_of(
-      std::initializer_list{&unit.reduce_comm(), &unit.replicate_comm()},
+      std::initializer_list{group.comms().reduce.get(), group.comms().replicate.get()},
       [](const Communicator* comm) { return comm->size() == 1 || comm->has_average(); });
 }
 
@@ -99,7 +99,7 @@ void GradientReducer::reduce(Unit& unit) {
     const UsedParams used =
         unit.options().find_unused_parameters ? used_anywhere(unit, *group) : group->all_used();
     for (Param& param : group->params()) param.used = false;
-    if (unit.options().check_nan) check_finite(unit, *group);
+    if (unit.options().check_nan) check_finite(*group);
     reduce_group(unit, *group, used);
   }
   if (unit.stepper) step(unit);
@@ -112,20 +112,25 @@ UsedParams GradientReducer::used_anywhere(Unit& unit, const ParamGroup& group) {
     bits.data_ptr<std::uint8_t>()[p] = group.params()[p].used;
   const CommTag tag{unit.name(), CommPhase::kBackward};
   const at::Tensor there = bits.to(group.device());
-  for (Communicator* comm : {&unit.reduce_comm(), &unit.replicate_comm()})
+  for (Communicator* comm : {group.comms().reduce.get(), group.comms().replicate.get()})
     if (comm->size() > 1) compute_->run([&] { comm->all_reduce(there, Reduce::kMax, tag); }, comm);
   bits = there.cpu();  // the host waits: what it does next depends on them
   for (std::size_t p = 0; p < used.size(); ++p) used[p] = bits.data_ptr<std::uint8_t>()[p] != 0;
   return std::make_shared<const std::vector<bool>>(std::move(used));
 }
 
-Stream& GradientReducer::last_stream(Unit& unit) {
-  return unit.comms().replicas() > 1 && unit.all_reduce && !unit.comm_hook ? *all_reduce_
-                                                                           : *reduce_;
+Stream& GradientReducer::last_stream(const Unit& unit, const ParamGroup& group) {
+  if (!unit.all_reduce || unit.comm_hook) return *reduce_;
+  const bool all_reduced =
+      group.comms().replicas() > 1 ||
+      (unit.stepper && std::ranges::any_of(unit.parts(), [](const Unit::Part& part) {
+         return part.comms->replicas() > 1;
+       }));
+  return all_reduced ? *all_reduce_ : *reduce_;
 }
 
 void GradientReducer::step(Unit& unit) {
-  Stream& last = last_stream(unit);
+  Stream& last = last_stream(unit, *unit.groups().front());
   // The step of an offloaded unit is host code: its gradients have to be on the host by then.
   if (unit.options().cpu_offload.offload_params) last.record().synchronize();
   unit.stepper->issue();
@@ -167,15 +172,16 @@ GradientReducer::Reduction GradientReducer::begin(Unit& unit, ParamGroup& group,
   reduce_->wait_for(*compute_);
 
   Reduction one{unit, group, used, std::move(input), make_pooled<at::Tensor>()};
-  one.n = unit.options().gradient_divide_factor.value_or(unit.comms().ranks());
+  const UnitGroups& comms = group.comms();
+  one.n = unit.options().gradient_divide_factor.value_or(comms.ranks());
   const bool half = group.dtypes().reduce == at::kHalf;
-  one.averages = !half && averages_itself(unit);
+  one.averages = !half && averages_itself(unit, group);
   one.factors = half           ? divide_factors(one.n)
                 : one.averages ? DivideFactors{}
                                : DivideFactors{1, one.n};
-  one.replicated = unit.comms().replicas() > 1;
+  one.replicated = comms.replicas() > 1;
   one.holds = one.replicated && !unit.all_reduce;
-  one.apart = one.replicated && !one.holds && unit.comms().shards() > 1 && !reduce_->immediate();
+  one.apart = one.replicated && !one.holds && comms.shards() > 1 && !reduce_->immediate();
   return one;
 }
 
@@ -185,7 +191,7 @@ void GradientReducer::sum_over_shards(const Reduction& one) {
       [one] {
         at::NoGradGuard guard;
         if (one.factors.pre > 1) divide(one.input, one.factors.pre);
-        Communicator& shard = one.unit.reduce_comm();
+        Communicator& shard = *one.group.comms().reduce;
         if (shard.size() == 1) {
           *one.sum = one.input;
           return;
@@ -197,26 +203,28 @@ void GradientReducer::sum_over_shards(const Reduction& one) {
                                            shard.rank() * numel, {numel});
         shard.reduce_scatter_into(*one.sum, one.input, one.op(), one.tag());
       },
-      &one.unit.reduce_comm());
+      one.group.comms().reduce.get());
   // Else when all is done with it: remember().
   if (one.apart) in_flight_.push_back({one.input, reduce_->record()});
 }
 
 void GradientReducer::sum_over_replicas(const Reduction& one) {
+  Communicator& replicas = *one.group.comms().replicate;
   all_reduce_->wait_for(*reduce_);
   all_reduce_->run(
-      [sum = one.sum, &replicas = one.unit.replicate_comm(), op = one.op(), tag = one.tag()] {
+      [sum = one.sum, &replicas, op = one.op(), tag = one.tag()] {
         at::NoGradGuard guard;
         replicas.all_reduce(*sum, op, tag);
       },
-      &one.unit.replicate_comm());
+      &replicas);
 }
 
 void GradientReducer::keep_result(const Reduction& one) {
+  Stream& last = last_stream(one.unit, one.group);
+  if (!one.replicated) last.wait_for(*reduce_);
   // Not `one`, whose input is to be freed as soon as it was read.
-  last_stream(one.unit).run([sum = one.sum, used = one.used, post = one.factors.post,
-                             holds = one.holds, &hook = one.unit.all_reduce_hook,
-                             &group = one.group] {
+  last.run([sum = one.sum, used = one.used, post = one.factors.post, holds = one.holds,
+            &hook = one.unit.all_reduce_hook, &group = one.group] {
     at::NoGradGuard guard;
     if (holds) return group.hold_partial(*sum);
     if (hook) hook(*sum);
@@ -226,7 +234,7 @@ void GradientReducer::keep_result(const Reduction& one) {
 }
 
 void GradientReducer::remember(const Reduction& one) {
-  const Event done = last_stream(one.unit).record();
+  const Event done = last_stream(one.unit, one.group).record();
   if (one.apart && !is_put_back(Race::kOutputFreedEarly))
     outputs_.push_back({one.sum, done});
   else if (!one.apart)
@@ -235,10 +243,11 @@ void GradientReducer::remember(const Reduction& one) {
 }
 
 void GradientReducer::run_hook(const Reduction& one) {
-  const bool sharded = one.unit.strategy().shards_params;
+  const UnitGroups& comms = one.group.comms();
+  const bool sharded = comms.strategy->shards_params;
   const DivideFactors factors = divide_factors(one.n);
   const std::shared_ptr<GradientBucket> bucket(
-      new GradientBucket{sharded ? one.unit.reduce_comm() : one.unit.replicate_comm(),
+      new GradientBucket{sharded ? *comms.reduce : *comms.replicate,
                          one.tag(),
                          one.input,
                          {},

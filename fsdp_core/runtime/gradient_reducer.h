@@ -72,7 +72,7 @@ class GradientReducer {
   void remember(const Reduction& one);
   /// A communication hook in place of the steps after begin().
   void run_hook(const Reduction& one);
-  static bool averages_itself(Unit& unit);
+  static bool averages_itself(const Unit& unit, const ParamGroup& group);
   /// Which of its parameters have a gradient, on any rank.
   UsedParams used_anywhere(Unit& unit, const ParamGroup& group);
   /// The unit's own optimizer, after the last of its reductions and on the same stream.
@@ -82,8 +82,9 @@ class GradientReducer {
   void forget_done();
   /// One output may be in all-reduce and one wait for it: the reduce stream waits for the older.
   void make_room_for_output();
-  /// Where a unit's reduction ends.
-  Stream& last_stream(Unit& unit);
+  /// Where the reduction of a group of the unit ends. Where the unit's own optimizer follows it is one
+  /// stream for all of them, which frees the gradients after the step.
+  Stream& last_stream(const Unit& unit, const ParamGroup& group);
 
   std::shared_ptr<Stream> compute_, reduce_, all_reduce_;
   std::vector<InFlight> in_flight_;  // oldest first

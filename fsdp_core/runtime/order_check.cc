@@ -141,14 +141,18 @@ OrderCheck::Channel& OrderCheck::channel(Communicator& comm) {
 void OrderCheck::before_gather(Unit& unit, CommPhase phase) {
   if (!on()) return;
   const bool evaluation = phase == CommPhase::kForward && !at::GradMode::is_enabled();
-  if (!evaluation) before(unit, unit.shard_comm(), CommOp::kAllGather, phase);
+  if (evaluation) return;
+  for (const Unit::Part& part : unit.parts())
+    before(unit, *part.comms->shard, CommOp::kAllGather, phase);
 }
 
 void OrderCheck::before_reduce(Unit& unit) {
   if (!on()) return;
-  before(unit, unit.reduce_comm(), CommOp::kReduceScatter, CommPhase::kBackward);
-  if (unit.all_reduce)
-    before(unit, unit.replicate_comm(), CommOp::kAllReduce, CommPhase::kBackward);
+  for (const Unit::Part& part : unit.parts()) {
+    before(unit, *part.comms->reduce, CommOp::kReduceScatter, CommPhase::kBackward);
+    if (unit.all_reduce)
+      before(unit, *part.comms->replicate, CommOp::kAllReduce, CommPhase::kBackward);
+  }
 }
 
 void OrderCheck::before(Unit& unit, Communicator& comm, CommOp op, CommPhase phase) {

@@ -34,8 +34,9 @@ int cores_of_rank() {
 
 bool has_comm_thread(Unit& top) {
   if (const std::optional<bool> wanted = top.options().communication_thread) return *wanted;
-  for (const Communicator* comm : {&top.shard_comm(), &top.replicate_comm()})
-    if (comm->size() > 1 && comm->backend() == "gloo") return cores_of_rank() >= 2;
+  for (const UnitGroups* comms : top.all_comms())
+    for (const Communicator* comm : {comms->shard.get(), comms->replicate.get()})
+      if (comm->size() > 1 && comm->backend() == "gloo") return cores_of_rank() >= 2;
   return false;
 }
 
@@ -100,7 +101,7 @@ Root& Root::of(Unit& unit) {
     member->rename(fqns_of(unit.module(), member->modules(), fqn));
     member->set_root(root);
     root->units_.push_back(member);
-    replicas |= member->comms().replicas() > 1;
+    for (const UnitGroups* comms : member->all_comms()) replicas |= comms->replicas() > 1;
   }
   root->reducer_.use(*root->factory_, root->compute_, replicas);
   root->order_.use(unit, root->compute_);
@@ -124,10 +125,8 @@ std::vector<std::shared_ptr<Unit>> Root::units() const {
   return out;
 }
 
-Stream& Root::gather(const Unit& unit) {
-  const Communicator* key = unit.options().unshard_stream_per_group
-                                ? const_cast<Unit&>(unit).comms().shard.get()
-                                : nullptr;
+Stream& Root::gather(const Unit& unit, const UnitGroups& comms) {
+  const Communicator* key = unit.options().unshard_stream_per_group ? comms.shard.get() : nullptr;
   for (auto& [known, stream] : *gather_streams_)
     if (known == key) return *stream;
   gather_streams_->emplace_back(key, factory_->make("gather", true));
@@ -159,7 +158,7 @@ void Root::forward_begin(Unit& unit) {
   forward_order_.begin(is_top(unit), at::GradMode::is_enabled(), order_.on());
   order_.raise_mismatch(/*wait=*/false);
   if (order_.wrapping_is_due()) order_.compare_wrapping(*top(), units());
-  gather(unit);
+  gather(unit, unit.comms());
   for (auto& [key, stream] : *gather_streams_)
     if (after_optimizer_)
       stream->wait(*after_optimizer_);
@@ -347,15 +346,16 @@ void Root::fail_step(const Status& status, bool drop_gradients) noexcept {
   try {
     bool distributed = false, traced = false;
     for (const std::shared_ptr<Unit>& unit : units()) {
-      for (Communicator* comm : {&unit->shard_comm(), &unit->reduce_comm(), &unit->replicate_comm(),
-                                 unit->comms().regather.get(), unit->comms().extension.get()}) {
-        if (comm == nullptr || comm->size() == 1) continue;
-        distributed = true;
-        comm->abort(status.to_string());
-        // One trace for all groups. A call that failed has written its own already.
-        if (!traced && comm->alive()) comm->write_trace(status.to_string());
-        traced = true;
-      }
+      for (const UnitGroups* comms : unit->all_comms())
+        for (Communicator* comm : {comms->shard.get(), comms->reduce.get(), comms->replicate.get(),
+                                   comms->regather.get(), comms->extension.get()}) {
+          if (comm == nullptr || comm->size() == 1) continue;
+          distributed = true;
+          comm->abort(status.to_string());
+          // One trace for all groups. A call that failed has written its own already.
+          if (!traced && comm->alive()) comm->write_trace(status.to_string());
+          traced = true;
+        }
     }
     depth_ = 0;
     reducer_.abandon();

@@ -54,7 +54,8 @@ class Root : public std::enable_shared_from_this<Root> {
   }
 
   Stream& compute() { return *compute_; }
-  Stream& gather(const Unit& unit);
+  /// Where a part of `unit` over these ranks is gathered.
+  Stream& gather(const Unit& unit, const UnitGroups& comms);
   /// Uses the streams of `other` from now on. Nothing is gathered, or in reduction, when it
   /// returns.
   void share_streams(Root& other);

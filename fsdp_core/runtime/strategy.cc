@@ -2,6 +2,7 @@
 
 #include <tessera/base/error.h>
 
+#include <algorithm>
 #include <array>
 
 namespace tessera::fsdp {
@@ -21,6 +22,16 @@ const Strategy& strategy_of(ShardingStrategy strategy) {
   const auto index = static_cast<std::size_t>(strategy);
   TESSERA_CHECK(index < kStrategies.size());
   return kStrategies[index];
+}
+
+ShardingStrategy strategy_over(ShardingStrategy strategy, int mesh_dims) {
+  const Strategy& like = strategy_of(strategy);
+  TESSERA_CHECK(like.shards_params);
+  const auto same = std::ranges::find_if(kStrategies, [&](const Strategy& each) {
+    return each.shards_params && each.hybrid() == (mesh_dims == 2) &&
+           each.frees_after_forward == like.frees_after_forward;
+  });
+  return static_cast<ShardingStrategy>(same - kStrategies.begin());
 }
 
 std::string_view strategy_name(ShardingStrategy strategy) { return strategy_of(strategy).name; }

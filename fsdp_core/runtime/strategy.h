@@ -35,5 +35,8 @@ inline constexpr std::size_t kStrategyCount =
     static_cast<std::size_t>(ShardingStrategy::kHybridShardZero2) + 1;
 
 const Strategy& strategy_of(ShardingStrategy strategy);
+/// What `strategy` is for parameters over a mesh of their own: of 1 dim it shards, of 2 it is hybrid; they
+/// are freed when `strategy` says so. Precondition: it shards.
+ShardingStrategy strategy_over(ShardingStrategy strategy, int mesh_dims);
 
 }  // namespace tessera::fsdp

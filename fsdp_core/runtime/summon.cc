@@ -19,13 +19,10 @@ struct SummonFullParams::Impl {
 };
 
 void SummonFullParams::Impl::begin() {
-  const auto here = [&](const detail::Unit& unit) {
-    return !options.rank0_only || unit.is_first_rank();
-  };
   for (const auto& unit : units)
-    unit->summon(here(*unit), options.offload_to_cpu, /*full_precision=*/!options.cast);
+    unit->summon(options.rank0_only, options.offload_to_cpu, /*full_precision=*/!options.cast);
   if (!options.with_grads) return;
-  for (const auto& unit : units) unit->summon_gradients(here(*unit), options.offload_to_cpu);
+  for (const auto& unit : units) unit->summon_gradients(options.rank0_only, options.offload_to_cpu);
 }
 
 void SummonFullParams::Impl::end() {

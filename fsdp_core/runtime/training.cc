@@ -139,8 +139,9 @@ bool stepped_anywhere(detail::Unit& unit) {
   if (!unit.stepper) return false;
   at::Tensor flag = at::full({1}, unit.stepper->stepped() ? 1.f : 0.f,
                              at::TensorOptions(unit.groups().front()->device()));
-  for (Communicator* comm : {&unit.shard_comm(), &unit.replicate_comm()})
-    if (comm->size() > 1) comm->all_reduce(flag, Reduce::kMax, {unit.name(), CommPhase::kCheck});
+  for (const UnitGroups* comms : unit.all_comms())
+    for (Communicator* comm : {comms->shard.get(), comms->replicate.get()})
+      if (comm->size() > 1) comm->all_reduce(flag, Reduce::kMax, {unit.name(), CommPhase::kCheck});
   unit.stepper->forget_step();
   return flag.item<float>() != 0;
 }
@@ -150,7 +151,7 @@ bool stepped_anywhere(detail::Unit& unit) {
 ResetReport reset(const ModuleRef& module) {
   ResetReport report;
   for (const auto& unit : units_of(module, "reset")) {
-    unit->comms().refresh(unit->options());
+    for (UnitGroups* comms : unit->all_comms()) comms->refresh(unit->options());
     unit->root()->reset();
     if (stepped_anywhere(*unit)) report.stepped_units.push_back(unit->name());
   }

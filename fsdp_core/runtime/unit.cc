@@ -35,14 +35,20 @@ bool env_is_on(const char* name) {
 
 }  // namespace
 
-Unit::Unit(std::vector<torch::nn::Module*> modules, Options options, UnitGroups comms,
-           std::vector<std::unique_ptr<ParamGroup>> groups, std::vector<at::Tensor> buffers)
+Unit::Unit(std::vector<torch::nn::Module*> modules, Options options,
+           std::shared_ptr<UnitGroups> comms, std::vector<std::unique_ptr<ParamGroup>> groups,
+           std::vector<at::Tensor> buffers)
     : modules_(std::move(modules)),
       options_(std::move(options)),
       comms_(std::move(comms)),
       groups_(std::move(groups)),
       full_precision_in_eval_(env_is_on("FSDP_USE_FULL_PREC_IN_EVAL") ||
                               env_is_on("FSDP_FULL_PREC_IN_EVAL")) {
+  for (std::size_t first = 0, end = 0; first < groups_.size(); first = end) {
+    const std::shared_ptr<UnitGroups>& over = groups_[first]->shared_comms();
+    while (end < groups_.size() && groups_[end]->shared_comms() == over) ++end;
+    parts_.push_back({over, std::span(groups_).subspan(first, end - first), false, {}});
+  }
   for (const std::unique_ptr<ParamGroup>& group : groups_)
     for (const Param& param : group->params())
       for (const Param::Slot& slot : param.slots)
@@ -56,7 +62,8 @@ Unit::~Unit() {
   // Work still in its stream touches the groups. What failed there was reported where it
   // mattered.
   try {
-    if (root_) root_->gather(*this).record().synchronize();
+    for (const Part& part : parts_)
+      if (root_) root_->gather(*this, *part.comms).record().synchronize();
   } catch (...) {
   }
   for (const std::unique_ptr<ParamGroup>& group : groups_) {
@@ -81,6 +88,13 @@ void Unit::rename(const std::vector<std::string>& fqns) {
 
 std::string Unit::label() const {
   return name_.empty() ? "the root unit" : fmt::format("unit \"{}\"", name_);
+}
+
+std::vector<UnitGroups*> Unit::all_comms() {
+  std::vector<UnitGroups*> out{comms_.get()};
+  for (const Part& part : parts_)
+    if (part.comms != comms_) out.push_back(part.comms.get());
+  return out;
 }
 
 bool Unit::is_root() const { return root_ && root_->is_top(*this); }
@@ -144,8 +158,10 @@ void Unit::reset(bool gradients) {
   forward_depth_ = 0;
   uses_.clear();
   runs_.clear();
-  gathered_ = {};
-  part_kept_ = false;
+  for (Part& part : parts_) {
+    part.gathered = {};
+    part.kept = false;
+  }
   to_run_.clear();
 }
 

@@ -1,7 +1,9 @@
 #pragma once
-// Unit: one shard group of parameters, from one fully_shard call: its state machine from forward to
-// reduced gradient. Decides when to gather, free and reduce; the root (runtime/root.h) decides on
-// which stream and what else to gather ahead.
+// Unit: the parameters of one fully_shard call: their state machine from forward to reduced gradient.
+// As a rule all are sharded over the same ranks; those that options.shard_placement_fn gives a mesh are a
+// part of the unit with communicators of its own, which is gathered, freed and reduced with the others.
+// Decides when to gather, free and reduce; the root (runtime/root.h) decides on which stream and what
+// else to gather ahead.
 //
 //   pre_forward   gather, attach, [prefetch], cast inputs, hook inputs    unit_forward.cc
 //   post_forward  cast outputs, hook outputs, reshard unless kept
@@ -17,6 +19,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,7 +42,7 @@ class StepInBackward;
 class Unit : public std::enable_shared_from_this<Unit> {
  public:
   /// `modules`: those that fully_shard was called on, together.
-  Unit(std::vector<torch::nn::Module*> modules, Options options, UnitGroups comms,
+  Unit(std::vector<torch::nn::Module*> modules, Options options, std::shared_ptr<UnitGroups> comms,
        std::vector<std::unique_ptr<ParamGroup>> groups, std::vector<at::Tensor> buffers);
   ~Unit();
 
@@ -56,10 +59,18 @@ class Unit : public std::enable_shared_from_this<Unit> {
   const std::vector<torch::nn::Module*>& modules() const { return modules_; }
   std::vector<std::unique_ptr<ParamGroup>>& groups() { return groups_; }
   const UnitState& state() const { return state_; }
-  Communicator& shard_comm() { return *comms_.shard; }
-  Communicator& reduce_comm() { return *comms_.reduce; }
-  Communicator& replicate_comm() { return *comms_.replicate; }
-  UnitGroups& comms() { return comms_; }
+  /// By its options. A group of parameters may have others.
+  UnitGroups& comms() { return *comms_; }
+  /// Its groups of parameters over the same ranks, which lie together in groups().
+  struct Part {
+    std::shared_ptr<UnitGroups> comms;
+    std::span<const std::unique_ptr<ParamGroup>> groups;
+    bool kept = false;  // 1 / regather ranks of the values, from the last forward, for its backward
+    Event gathered;
+  };
+  const std::vector<Part>& parts() const { return parts_; }
+  /// comms(), and those of its parts.
+  std::vector<UnitGroups*> all_comms();
   bool trains() const;
   /// Where it computes; a unit without parameters: where options say, else the CPU.
   c10::Device device() const;
@@ -99,13 +110,14 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void finish_unshard();
   void reshard(bool keep_part = false);
   /// Full values, in the stored dtype (`full_precision`) or in that of a forward, in a state of their
-  /// own: forward and backward are refused until end_summon. A kept unit is resharded first. Not `here`: this rank takes part and keeps
-  /// nothing. `on_host`: in the host's memory; nothing stays gathered.
-  void summon(bool here, bool on_host, bool full_precision);
+  /// own: forward and backward are refused until end_summon. A kept unit is resharded first. `rank0_only`:
+  /// every rank but the first of those that shard a part takes part in it and keeps nothing. `on_host`: in
+  /// the host's memory; nothing stays gathered.
+  void summon(bool rank0_only, bool on_host, bool full_precision);
   void end_summon(bool write_back);
-  /// Full gradients beside summoned parameters; undefined where no rank has one. Collective; `here`
-  /// and `on_host` as above.
-  void summon_gradients(bool here, bool on_host);
+  /// Full gradients beside summoned parameters; undefined where no rank has one. Collective;
+  /// `rank0_only` and `on_host` as above.
+  void summon_gradients(bool rank0_only, bool on_host);
   /// requires_grad may be set on either identity: copied to the other; a conflict is an error.
   void agree_requires_grad();
 
@@ -129,8 +141,6 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool reshards_after_forward() const { return reshard_after_forward_; }
   bool full_precision_in_eval() const { return full_precision_in_eval_; }
   bool is_root() const;
-  /// Rank 0 of shards and replicas.
-  bool is_first_rank() const { return comms_.shard->rank() == 0 && comms_.replicate->rank() == 0; }
 
   /// Sharded and idle again. `gradients`: those in flight and the shard gradients are dropped too.
   void reset(bool gradients);
@@ -161,6 +171,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   Run& begin_run(int task);
   void complete_when_done();
   void complete();
+  void start_gather(Part& part, CommPhase phase);
   bool wants_full_precision() const;
   void cast_inputs(const TensorPointers& inputs, Use& use) const;
   void cast_outputs(const TensorPointers& outputs, const Use& use) const;
@@ -172,8 +183,9 @@ class Unit : public std::enable_shared_from_this<Unit> {
   std::vector<const HookPoint*> to_run_;     // of several: those yet to run in this forward
   std::vector<std::shared_ptr<torch::nn::Module>> keep_alive_;
   Options options_;
-  UnitGroups comms_;
+  std::shared_ptr<UnitGroups> comms_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
+  std::vector<Part> parts_;
   std::vector<std::pair<at::Tensor, at::ScalarType>>
       buffers_;  // floating ones, with their own dtype
   std::string name_;
@@ -184,8 +196,6 @@ class Unit : public std::enable_shared_from_this<Unit> {
   bool full_precision_in_eval_ = false;
   bool gathering_full_precision_ = false;
   bool forward_full_precision_ = false;  // of the last forward that a backward can follow
-  bool part_kept_ = false;               // of the last forward, for its backward
-  Event gathered_;
   int forward_depth_ = 0;
   std::vector<std::weak_ptr<Use>> uses_;
   std::vector<Run> runs_;

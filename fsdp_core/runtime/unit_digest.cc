@@ -30,12 +30,19 @@ std::string prefetch_text(const Options& options) {
                      options.forward_prefetch ? "yes" : "no", options.max_prefetch_count);
 }
 
-std::string parameter_text(const ParamGroup& group, std::size_t p) {
+/// Of a parameter over a mesh of its own.
+std::string ranks_text(const UnitGroups& comms) {
+  return fmt::format(", over {} shards and {} replicas of its own", comms.shards(),
+                     comms.replicas());
+}
+
+std::string parameter_text(Unit& unit, const ParamGroup& group, std::size_t p) {
   const Param& param = group.params()[p];
   const int dim = group.layout().shard(p).dim;
-  return fmt::format("parameter \"{}\" {} [{}]{}{}", param.fqn,
+  return fmt::format("parameter \"{}\" {} [{}]{}{}{}", param.fqn,
                      c10::toString(param.shard.scalar_type()), fmt::join(param.sizes, ", "),
                      dim == 0 ? "" : fmt::format(", cut on dim {}", dim),
+                     &group.comms() == &unit.comms() ? "" : ranks_text(group.comms()),
                      param.requires_grad ? "" : ", frozen");
 }
 
@@ -74,7 +81,7 @@ void add_unit(Unit& unit, Digest& out) {
   if (unit.stepper) add("its optimizer", "steps in backward");
   for (const std::unique_ptr<ParamGroup>& group : unit.groups())
     for (std::size_t p = 0; p < group->params().size(); ++p)
-      out.emplace_back(unit.name(), parameter_text(*group, p));
+      out.emplace_back(unit.name(), parameter_text(unit, *group, p));
 }
 
 std::string quoted(const std::string& unit) {

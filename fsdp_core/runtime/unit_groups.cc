@@ -108,6 +108,23 @@ UnitGroups make_unit_groups(const Options& options) {
   if (options.reshard_after_forward.is_group())
     groups.regather = regather_group(options, *groups.shard);
   groups.extension = extension_group(options);
+  groups.mesh = options.mesh;
+  groups.strategy = &strategy_of(options.strategy);
+  return groups;
+}
+
+UnitGroups make_own_groups(const Options& options, const DeviceMesh& mesh) {
+  if (mesh.ndim() > 2)
+    fail(Code::kInvalidArgument,
+         fmt::format("mesh {} has {} dims: one shards, or two replicate and shard",
+                     mesh.mesh().to_string(), mesh.ndim()),
+         "give mesh.sub(dim)");
+  Options own = options;
+  own.mesh = mesh;
+  own.process_group = own.replicate_group = nullptr;
+  own.strategy = strategy_over(options.strategy, mesh.ndim());
+  UnitGroups groups = make_unit_groups(own);
+  groups.of_the_unit_ = false;
   return groups;
 }
 
@@ -117,8 +134,8 @@ void UnitGroups::broadcast(const at::Tensor& tensor, const CommTag& tag) const {
 }
 
 void UnitGroups::refresh(const Options& options) {
-  if (options.mesh) {
-    *this = make_unit_groups(options);
+  if (mesh) {
+    *this = of_the_unit_ ? make_unit_groups(options) : make_own_groups(options, DeviceMesh(*mesh));
     return;
   }
   // Groups that the caller made have no world to ask.

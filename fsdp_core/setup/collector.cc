@@ -29,6 +29,15 @@ void forget_accumulator(const at::Tensor& tensor) {
   meta->grad_accumulator_.reset();
 }
 
+void check_blank(const Blank& blank) {
+  if (const std::int64_t missing = unwritten(blank); missing > 0)
+    fail(Code::kInvalidArgument,
+         fmt::format("options.param_init_fn left {} of the {} elements of \"{}\" unwritten",
+                     missing, blank.tensor.numel(), blank.name),
+         "what a module built on the meta device holds has no values before it: write all of "
+         "it, buffers too");
+}
+
 }  // namespace
 
 Collector::~Collector() {
@@ -86,13 +95,12 @@ void Collector::initialise(torch::nn::Module& module, const std::string& fqn,
   at::NoGradGuard no_grad;
   options_.param_init_fn(module);
   if (overwritten_) return;
-  for (std::size_t i = first; i < blanks_.size(); ++i)
-    if (const std::int64_t missing = unwritten(blanks_[i]); missing > 0)
-      fail(Code::kInvalidArgument,
-           fmt::format("options.param_init_fn left {} of the {} elements of \"{}\" unwritten",
-                       missing, blanks_[i].tensor.numel(), blanks_[i].name),
-           "what a module built on the meta device holds has no values before it: write all of "
-           "it, buffers too");
+  for (std::size_t i = first; i < blanks_.size(); ++i) check_blank(blanks_[i]);
+}
+
+void Collector::check_written(const at::Tensor& tensor) const {
+  for (const Blank& blank : blanks_)
+    if (blank.tensor.is_same(tensor)) check_blank(blank);
 }
 
 /// The parameter becomes what the unit's extension makes of it.

@@ -31,6 +31,9 @@ class Collector {
   /// Once all have their values, for those of one module may come with another's, and from another
   /// rank: what the extension makes of them.
   void prepare();
+  /// Throws kInvalidArgument where param_init_fn left elements of `tensor` unwritten: as collect() does,
+  /// for what is not overwritten after all.
+  void check_written(const at::Tensor& tensor) const;
   /// The call succeeds: memory and values stay.
   void keep() {
     blanks_.clear();

@@ -90,19 +90,75 @@ std::string lines_of(const std::vector<Param>& params) {
   return out;
 }
 
+/// How each of the parameters found is cut.
+struct Places {
+  std::vector<ShardPlacement> asked;
+  std::vector<std::shared_ptr<UnitGroups>> comms;
+};
+
+/// What options.shard_placement_fn says. `overwritten`: all values come from another rank, but for
+/// those of which this rank is the first of the mesh.
+std::vector<ShardPlacement> ask_placements(const Collector& found, const Options& options,
+                                           bool overwritten) {
+  std::vector<ShardPlacement> out(found.params.size());
+  if (!options.shard_placement_fn) return out;
+  for (std::size_t p = 0; p < out.size(); ++p) {
+    const Param& param = found.params[p];
+    out[p] = options.shard_placement_fn(param.fqn, param.compute.detach());
+    if (out[p].dim < 0) out[p].dim += static_cast<int>(param.compute.dim());
+    std::optional<DeviceMesh>& mesh = out[p].mesh;
+    if (mesh && options.mesh && mesh->same(*options.mesh)) mesh.reset();
+    if (!mesh) continue;
+    const auto refuse = [&](std::string_view with, const char* hint) {
+      fail(Code::kUnsupported,
+           fmt::format("\"{}\" is to be sharded over a mesh of its own: not with {}", param.fqn,
+                       with),
+           hint);
+    };
+    if (!strategy_of(options.strategy).shards_params)
+      refuse(strategy_of(options.strategy).name, "take a strategy that shards");
+    if (options.extension)
+      refuse("options.extension, which knows the unit's mesh alone", "make it a unit of its own");
+    bool first = true;
+    for (int dim = 0; dim < mesh->ndim(); ++dim) first &= mesh->coordinate(dim) == 0;
+    if (overwritten && first) found.check_written(param.compute);
+  }
+  return out;
+}
+
+/// Makes the communicators of meshes of their own: collective over their ranks.
+Places make_places(std::vector<ShardPlacement> asked, const Options& options,
+                   const std::shared_ptr<UnitGroups>& of_the_unit) {
+  Places out{std::move(asked), {}};
+  std::vector<std::shared_ptr<UnitGroups>> known{of_the_unit};
+  const auto over = [&](const DeviceMesh& mesh) {
+    for (const auto& each : known)
+      if (each != of_the_unit && each->mesh->same(mesh)) return each;
+    const auto made = std::make_shared<UnitGroups>(make_own_groups(options, mesh));
+    for (const auto& each : known)
+      if (each->same(*made)) return each;
+    return known.emplace_back(made);
+  };
+  for (const ShardPlacement& each : out.asked)
+    out.comms.push_back(each.mesh ? over(*each.mesh) : of_the_unit);
+  return out;
+}
+
 /// Values that are on the CPU still go over groups of `device` through copies there.
-void synchronise(const Collector& found, UnitGroups& comms, const std::string& label,
-                 const std::optional<at::Device>& device) {
+void synchronise(const Collector& found, const Places& places, const UnitGroups& of_the_unit,
+                 const std::string& label, const std::optional<at::Device>& device) {
   at::NoGradGuard no_grad;
-  std::vector<at::Tensor> tensors;
-  for (const Param& param : found.params) tensors.push_back(param.compute.detach());
-  for (const at::Tensor& buffer : found.buffers) tensors.push_back(buffer.detach());
-  for (const at::Tensor& tensor : tensors) {
+  std::vector<std::pair<at::Tensor, const UnitGroups*>> tensors;
+  for (std::size_t p = 0; p < found.params.size(); ++p)
+    tensors.emplace_back(found.params[p].compute.detach(), places.comms[p].get());
+  for (const at::Tensor& buffer : found.buffers)
+    tensors.emplace_back(buffer.detach(), &of_the_unit);
+  for (const auto& [tensor, comms] : tensors) {
     if (tensor.numel() == 0) continue;
     // As bytes: buffers are of any dtype, transports are not.
     const at::Tensor values = tensor.to(device.value_or(tensor.device())).contiguous();
     const at::Tensor bytes = values.view({-1}).view(at::kByte);
-    for (Communicator* comm : {comms.shard.get(), comms.replicate.get()})
+    for (Communicator* comm : {comms->shard.get(), comms->replicate.get()})
       if (comm->size() > 1) comm->broadcast(bytes, 0, {label, CommPhase::kSetup});
     if (!values.is_same(tensor)) tensor.copy_(values);
   }
@@ -111,30 +167,40 @@ void synchronise(const Collector& found, UnitGroups& comms, const std::string& l
 /// What this rank takes, ready to be sharded. Where ranks may fail apart (a function of the user's
 /// runs, or values come from another rank), all of them throw if one does: the call can be made
 /// again on all.
-void collect(Collector& found, const Options& options, UnitGroups& comms) {
+Places collect(Collector& found, const Options& options, const std::shared_ptr<UnitGroups>& comms,
+               bool overwritten) {
+  std::vector<ShardPlacement> asked;
   const auto take = [&] {
     found.collect();
     check_devices(found.params, found.buffers, options.device);
     if (options.device) move_buffers(found.buffers, *options.device);
+    if (!options.extension) asked = ask_placements(found, options, overwritten);
   };
   if (!options.param_init_fn && !options.sync_module_states && !options.extension) {
     take();
     found.prepare();
-    return;
+    return make_places(std::move(asked), options, comms);
   }
   const TogetherCall call{"fully_shard",
                           {options.name, CommPhase::kSetup},
                           "nothing is sharded by this call on any rank, and what was on the meta "
                           "device is there again: call it again on every rank"};
-  const std::vector<Communicator*> groups = communicators_of(comms);
+  const std::vector<Communicator*> groups = communicators_of(*comms);
   fail_together(groups, call, take);
-  if (options.sync_module_states) synchronise(found, comms, options.name, options.device);
-  fail_together(groups, call, [&] { found.prepare(); });
+  // (With an extension, which makes other tensors of parameters first, no mesh but the unit's.)
+  if (options.extension) asked.resize(found.params.size());
+  Places places = make_places(std::move(asked), options, comms);
+  if (options.sync_module_states) synchronise(found, places, *comms, options.name, options.device);
+  fail_together(groups, call, [&] {
+    found.prepare();
+    if (options.extension) places.asked = ask_placements(found, options, overwritten);
+  });
   if (options.extension)
     fail_together(groups, call, [&] {
       check_alike(groups, call.tag, "parameters", lines_of(found.params),
                   "pre_flatten and sharded_dim must answer alike on all ranks");
     });
+  return places;
 }
 
 GroupDtypes dtypes_of(const Options& options, at::ScalarType stored) {
@@ -152,37 +218,48 @@ struct GroupPlan {
   c10::Device device;
   GroupDtypes dtypes;
   std::unique_ptr<UnitLayout> layout;
+  std::shared_ptr<UnitGroups> comms;
 };
 
-int cut_dim(const Param& param, const Options& options) {
-  if (!options.shard_placement_fn) return 0;
-  const int dim = options.shard_placement_fn(param.fqn, param.compute.detach()).value_or(0);
-  return dim < 0 ? dim + static_cast<int>(param.compute.dim()) : dim;
-}
-
-/// One group per (dtype, requires_grad), in order of first appearance. Throws what layouts refuse;
-/// changes no parameter.
+/// One group per (ranks, dtype, requires_grad), in order of first appearance, those over the same ranks
+/// together. Throws what layouts refuse; changes no parameter.
 std::vector<GroupPlan> plan_groups(std::vector<Param> params, const Options& options,
-                                   const UnitGroups& comms) {
-  std::vector<std::pair<std::pair<at::ScalarType, bool>, std::vector<Param>>> sorted;
-  for (Param& param : params) {
-    const std::pair key(param.compute.scalar_type(), param.compute.requires_grad());
-    auto at = std::ranges::find(sorted, key, &decltype(sorted)::value_type::first);
-    if (at == sorted.end()) at = sorted.insert(sorted.end(), {key, {}});
-    at->second.push_back(std::move(param));
+                                   const Places& places) {
+  struct Sorted {
+    std::shared_ptr<UnitGroups> comms;
+    at::ScalarType dtype;
+    bool requires_grad;
+    std::vector<Param> members = {};
+    std::vector<int> dims = {};
+  };
+  std::vector<Sorted> sorted;
+  for (std::size_t p = 0; p < params.size(); ++p) {
+    const at::Tensor& tensor = params[p].compute;
+    const Sorted key{places.comms[p], tensor.scalar_type(), tensor.requires_grad()};
+    auto at = std::ranges::find_if(sorted, [&](const Sorted& each) {
+      return each.comms == key.comms && each.dtype == key.dtype &&
+             each.requires_grad == key.requires_grad;
+    });
+    if (at == sorted.end()) {
+      const auto over_the_same =
+          std::ranges::find(sorted.rbegin(), sorted.rend(), key.comms, &Sorted::comms);
+      at = sorted.insert(over_the_same == sorted.rend() ? sorted.end() : over_the_same.base(), key);
+    }
+    at->members.push_back(std::move(params[p]));
+    at->dims.push_back(places.asked[p].dim);
   }
   std::vector<GroupPlan> plans;
-  for (auto& [key, members] : sorted) {
+  for (auto& [comms, dtype, requires_grad, members, dims] : sorted) {
     std::vector<UnitLayout::Parameter> shapes;
-    for (const Param& param : members)
-      shapes.push_back({param.fqn, param.compute.sizes().vec(), cut_dim(param, options)});
+    for (std::size_t m = 0; m < members.size(); ++m)
+      shapes.push_back({members[m].fqn, members[m].compute.sizes().vec(), dims[m]});
     const c10::Device device = options.device.value_or(members.front().compute.device());
-    const GroupDtypes dtypes = dtypes_of(options, key.first);
+    const GroupDtypes dtypes = dtypes_of(options, dtype);
     // Kernels of a GPU read 16 bytes at a time; on CPUs padding would only cost.
     const std::int64_t align =
         device.is_cpu() ? 1 : 16 / static_cast<std::int64_t>(c10::elementSize(dtypes.compute));
-    auto layout = make_layout(options.layout, shapes, comms.shards(), comms.shard->rank(), align);
-    plans.push_back({std::move(members), device, dtypes, std::move(layout)});
+    auto layout = make_layout(options.layout, shapes, comms->shards(), comms->shard->rank(), align);
+    plans.push_back({std::move(members), device, dtypes, std::move(layout), comms});
   }
   return plans;
 }
@@ -191,9 +268,9 @@ std::vector<std::unique_ptr<ParamGroup>> make_groups(std::vector<GroupPlan> plan
                                                      const Options& options) {
   std::vector<std::unique_ptr<ParamGroup>> groups;
   for (GroupPlan& plan : plans)
-    groups.push_back(std::make_unique<ParamGroup>(std::move(plan.params), std::move(plan.layout),
-                                                  plan.dtypes, plan.device,
-                                                  options.cpu_offload.offload_params));
+    groups.push_back(std::make_unique<ParamGroup>(
+        std::move(plan.params), std::move(plan.layout), plan.dtypes, plan.device,
+        options.cpu_offload.offload_params, std::move(plan.comms)));
   return groups;
 }
 
@@ -244,11 +321,11 @@ void shard_together(const std::vector<torch::nn::Module*>& modules, const Option
   const OutsideInference outside;
   Options options = given;
   if (options.device) options.device = numbered(*options.device);
-  UnitGroups comms = make_unit_groups(options);
-  const bool first = comms.shard->rank() == 0 && comms.replicate->rank() == 0;
-  Collector found(modules, options, options.sync_module_states && !first);
-  collect(found, options, comms);
-  auto plans = plan_groups(std::move(found.params), options, comms);
+  const auto comms = std::make_shared<UnitGroups>(make_unit_groups(options));
+  const bool overwritten = options.sync_module_states && !comms->is_first_rank();
+  Collector found(modules, options, overwritten);
+  const Places places = collect(found, options, comms, overwritten);
+  auto plans = plan_groups(std::move(found.params), options, places);
   found.keep();
   const bool frees = frees_after_forward(options);
   auto groups = make_groups(std::move(plans), options);
@@ -258,8 +335,8 @@ void shard_together(const std::vector<torch::nn::Module*>& modules, const Option
       own(param.shard, param.fqn);
     }
   }
-  const auto unit = std::make_shared<detail::Unit>(modules, options, std::move(comms),
-                                                   std::move(groups), std::move(found.buffers));
+  const auto unit = std::make_shared<detail::Unit>(modules, options, comms, std::move(groups),
+                                                   std::move(found.buffers));
   unit->set_reshard_after_forward(frees);
   unit->install_hooks();
   for (torch::nn::Module* module : modules) point_of(module).unit = unit;

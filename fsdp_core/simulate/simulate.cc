@@ -177,10 +177,12 @@ StandIns make_model(Run& run, const SimulatedJob& job, const World& world) {
 void observe_groups(StandIns& model, Run& run) {
   std::set<Communicator*> seen;
   for (const auto& [name, unit] : named_units(*model))
-    for (Communicator* group : {unit->comms().shard.get(), unit->comms().reduce.get(),
-                                unit->comms().replicate.get(), unit->comms().regather.get()})
-      if (group && group->size() > 1 && seen.insert(group).second)
-        group->observe([&run, group](const CommRecord& record) { run.collective(*group, record); });
+    for (const UnitGroups* comms : unit->all_comms())
+      for (Communicator* group :
+           {comms->shard.get(), comms->reduce.get(), comms->replicate.get(), comms->regather.get()})
+        if (group && group->size() > 1 && seen.insert(group).second)
+          group->observe(
+              [&run, group](const CommRecord& record) { run.collective(*group, record); });
 }
 
 SimulatedStep report(const SimulatedJob& job, const Run& run, int begin_of_step) {

@@ -29,7 +29,7 @@ class FirstRank {
     for (const auto& unit : model.units)
       if (!unit->groups().empty()) device_ = unit->groups().front()->device();
   }
-  bool here() const { return !unit_ || unit_->is_first_rank(); }
+  bool here() const { return !unit_ || unit_->comms().is_first_rank(); }
   bool broadcasts() const { return unit_ != nullptr; }
 
   /// Sends the first rank's bytes to all ranks and returns them.

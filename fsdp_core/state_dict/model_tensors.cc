@@ -27,8 +27,8 @@ Chunk chunk_of(const UnitLayout& layout, std::size_t p, const Shape& shape) {
 }
 
 /// Whether ranks outside the shard group hold the same shards.
-bool has_replicas(detail::Unit& unit) {
-  return unit.comms().replicas() > 1 || (unit.options().mesh && unit.options().mesh->ndim() > 1);
+bool has_replicas(const UnitGroups& comms) {
+  return comms.replicas() > 1 || (comms.mesh && comms.mesh->ndim() > 1);
 }
 
 /// Places a parameter that is itself a part of a larger tensor, or that is the same on all ranks of
@@ -87,7 +87,7 @@ class Walk {
       entry.chunk = chunk_of(owned.group->layout(), owned.index, entry.shape);
       place_by_extension(entry, *owned.unit, param);
       entry.dtype = param.shard.scalar_type();
-      entry.replicated |= owned.group->layout().shards() == 1 || has_replicas(*owned.unit);
+      entry.replicated |= owned.group->layout().shards() == 1 || has_replicas(owned.group->comms());
       entry.unit = owned.unit;
       entry.group = owned.group;
       entry.index = owned.index;

@@ -18,7 +18,7 @@ decltype(auto) on_this_rank(const ModuleRef& model, const char* call, Body&& bod
     if (status.context.operation.empty()) status.context.operation = call;
     const NamedUnits units = named_units(*model);
     if (status.context.rank < 0 && !units.empty())
-      status.context.rank = units.front().second->shard_comm().global_rank();
+      status.context.rank = units.front().second->comms().shard->global_rank();
     throw Error(std::move(status));
   }
 }

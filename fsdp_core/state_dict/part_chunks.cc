@@ -87,7 +87,7 @@ namespace {
 
 /// What this rank keeps of it.
 Box own_chunk(const ModelTensor& tensor, const PartOf& part) {
-  Communicator& ranks = tensor.unit->shard_comm();
+  Communicator& ranks = *tensor.group->comms().shard;
   const Shape shape(part.stored.tensor.sizes().vec());
   if (shape.rank() == 0) return Box::whole(shape);
   if (!tensor.unit->options().mesh)
@@ -102,7 +102,7 @@ Box own_chunk(const ModelTensor& tensor, const PartOf& part) {
 
 std::vector<std::vector<Box>> chunks_of(const ModelTensor& tensor,
                                         const std::vector<PartOf>& parts) {
-  Communicator& ranks = tensor.unit->shard_comm();
+  Communicator& ranks = *tensor.group->comms().shard;
   if (ranks.size() == 1) return std::vector<std::vector<Box>>(parts.size());
   const bool has_mesh = tensor.unit->options().mesh.has_value();
   const std::vector<Communicator*> groups = communicators_of(tensor.unit->comms());

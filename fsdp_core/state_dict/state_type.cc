@@ -42,11 +42,12 @@ void check_state_type(const ModuleRef& model, bool with_optimizer,
                        "stored in another form, by its extension",
                        unit->label()),
            "use StateDictType::kSharded");
-    if (unit->options().mesh)
-      fail(Code::kInvalidArgument,
-           fmt::format("state_dict: LOCAL with a mesh ({}): a flat parameter has no form on it",
-                       unit->label()),
-           "use StateDictType::kSharded");
+    for (const UnitGroups* comms : unit->all_comms())
+      if (comms->mesh)
+        fail(Code::kInvalidArgument,
+             fmt::format("state_dict: LOCAL with a mesh ({}): a flat parameter has no form on it",
+                         unit->label()),
+             "use StateDictType::kSharded");
     if (unit->options().layout != MemoryLayout::kFlat)
       fail(Code::kUnsupported,
            fmt::format("state_dict: LOCAL of {}, which has no flat parameter", unit->label()),

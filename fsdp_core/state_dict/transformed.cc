@@ -137,7 +137,7 @@ std::optional<LiveTensor> TransformedParameters::keep(const Held& held, HeldPart
   if (!held.spread.here()) return std::nullopt;
   Box box = Box::whole(kept.whole);
   if (!kept.chunks.empty())
-    box = kept.chunks[static_cast<std::size_t>(held.spread.unit->shard_comm().rank())];
+    box = kept.chunks[static_cast<std::size_t>(held.spread.comms().shard->rank())];
   kept.copy = view_of(whole, box).clone(at::MemoryFormat::Contiguous).to(at::kCPU);
   LiveTensor live;
   live.spec = {dtype_of(kept.copy.scalar_type()), kept.whole};
@@ -160,7 +160,7 @@ std::vector<StoredPart> TransformedParameters::gathered_parts(const Held& held) 
     if (!held_part.chunks.empty())
       part.tensor =
           extension_of(held.tensor)
-              .gather(part, held_part.whole, held_part.chunks, held.spread.unit->shard_comm());
+              .gather(part, held_part.whole, held_part.chunks, *held.spread.comms().shard);
     parts.push_back(std::move(part));
   }
   return parts;

@@ -21,11 +21,12 @@ Placement cut_of(const ModelTensor& tensor, const StateDictOptions& options) {
   return tensor.shape.rank() == 0 ? Placement::replicate() : Placement::shard(0);
 }
 
-/// `cut`: on the mesh dim that the unit shards over.
+/// `cut`: on the mesh dim that the parameter's group shards over.
 ValueForm form_of(const ModelTensor& tensor, const StateDictOptions& options, Placement cut) {
   ValueForm form{tensor.fqn, ValueKind::kPlain, {}, {}};
   if (!tensor.unit || options.type == StateDictType::kFull) return form;
-  const auto& mesh = tensor.unit->options().mesh;
+  const UnitGroups& comms = tensor.group->comms();
+  const auto& mesh = comms.mesh;
   if (!mesh) {
     if (tensor.group->layout().shards() > 1) form.kind = ValueKind::kShardedTensor;
     return form;
@@ -33,7 +34,7 @@ ValueForm form_of(const ModelTensor& tensor, const StateDictOptions& options, Pl
   form.kind = ValueKind::kDTensor;
   form.mesh = mesh->mesh();
   form.placements.assign(static_cast<std::size_t>(mesh->ndim()), Placement::replicate());
-  if (const std::optional<int> dim = tensor.unit->strategy().shard_dim)
+  if (const std::optional<int> dim = comms.strategy->shard_dim)
     form.placements[static_cast<std::size_t>(*dim)] = cut;
   const auto& extension = tensor.unit->options().extension;
   if (const auto beside = extension ? extension->mesh() : std::nullopt) {

@@ -240,8 +240,8 @@ TEST_CASE("making meshes and sharding over them sends nothing and shares every g
     for (Block& block : net->blocks) {
       auto& unit = *dynamic_cast<HookPoint&>(*block).unit;
       RANK_CHECK(unit.options().mesh->same(*root.options().mesh));
-      RANK_CHECK(&unit.shard_comm() == options.mesh->group(1).get());
-      RANK_CHECK(&unit.replicate_comm() == options.mesh->group(0).get());
+      RANK_CHECK(unit.comms().shard.get() == options.mesh->group(1).get());
+      RANK_CHECK(unit.comms().replicate.get() == options.mesh->group(0).get());
     }
     for (const auto& comm :
          {world.communicator(), options.mesh->group(0), options.mesh->group(1)}) {

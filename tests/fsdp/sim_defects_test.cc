@@ -219,7 +219,7 @@ TEST_CASE("a root without parameters of its own has its device's streams", "[sim
     fully_shard(net, options);
     net->forward(data_of(world).x).sum().backward();
     const auto unit = named_units(*net).front().second;
-    RANK_CHECK(!unit->root()->gather(*unit).immediate());
+    RANK_CHECK(!unit->root()->gather(*unit, unit->comms()).immediate());
   });
 }
 

@@ -22,8 +22,8 @@ Net make() { return make_net(2, kWidth, kHidden, kOut); }
 
 /// Matrices by columns, from the end; vectors, and the head, whose rows no number of ranks divides, by
 /// rows.
-std::optional<int> by_columns(const std::string& fqn, const Tensor& whole) {
-  if (fqn.find("bias") != std::string::npos) return std::nullopt;
+ShardPlacement by_columns(const std::string& fqn, const Tensor& whole) {
+  if (fqn.find("bias") != std::string::npos) return {};
   if (whole.dim() != 2) throw std::runtime_error("not the whole parameter");
   return fqn.find("head") != std::string::npos ? 0 : -1;
 }
@@ -197,7 +197,7 @@ TEST_CASE("placements that cannot be are refused by name", "[state][placement]")
       options.mesh = world.mesh();
       options.layout = layout;
       options.shard_placement_fn = [dim](const std::string& fqn, const Tensor&) {
-        return fqn == "a.weight" ? std::optional(dim) : std::nullopt;
+        return ShardPlacement(fqn == "a.weight" ? dim : 0);
       };
       const std::string mine = message_of([&] { fully_shard(net->blocks[0], options); });
       if (world.rank() == 0) message = mine;

@@ -19,10 +19,20 @@ namespace tessera::fsdp {
 class Communicator;
 class Extension;
 
-/// The dim that a parameter is cut on, from its FQN below the unit and its whole tensor; nullopt: dim 0.
-/// Negative: from the end. Alike on all ranks.
-using ShardPlacement =
-    std::function<std::optional<int>(const std::string& fqn, const at::Tensor& whole)>;
+/// How one parameter is cut.
+struct ShardPlacement {
+  ShardPlacement(int cut_on = 0, std::optional<DeviceMesh> over = std::nullopt)
+      : dim(cut_on), mesh(std::move(over)) {}
+
+  int dim;  // negative: from the end
+  /// Over which ranks; not set: the unit's. 1-D: they shard. 2-D: dim 0 replicates, dim 1 shards. Its
+  /// gradients are averaged over this mesh alone.
+  std::optional<DeviceMesh> mesh;
+};
+/// From a parameter's FQN below the unit and its whole tensor, whose values may not be there yet.
+/// Alike on all ranks: each says the mesh of its own.
+using ShardPlacementFn =
+    std::function<ShardPlacement(const std::string& fqn, const at::Tensor& whole)>;
 
 enum class ShardingStrategy : std::uint8_t {
   kFullShard,         // parameters, gradients, optimizer state sharded; freed after forward
@@ -104,8 +114,9 @@ struct Options {
   ShardingStrategy strategy = ShardingStrategy::kFullShard;
   ReshardAfterForward reshard_after_forward;
   MemoryLayout layout = MemoryLayout::kFlat;
-  /// With the per-parameter layout. A dim after 0 must be divisible by the number of shards.
-  ShardPlacement shard_placement_fn;
+  /// Asked once for each parameter. A dim other than 0: with the per-parameter layout, and divisible by
+  /// the number of shards. A mesh: not with NO_SHARD or an extension.
+  ShardPlacementFn shard_placement_fn;
   MixedPrecision mixed_precision;
   CpuOffload cpu_offload;
 
