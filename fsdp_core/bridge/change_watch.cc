@@ -33,7 +33,7 @@ std::uint64_t digest_of_samples(const void* memory, std::int64_t numel, std::siz
 }
 
 std::uint64_t digest_of(const at::Tensor& tensor, const void* memory) {
-  return digest_of_samples(memory, tensor.numel(), tensor.element_size());
+  return tensor.is_cpu() ? digest_of_samples(memory, tensor.numel(), tensor.element_size()) : 0;
 }
 
 const void* memory_of(const at::Tensor& tensor) {

@@ -12,7 +12,6 @@
 #include "fsdp_core/bridge/dtype.h"
 #include "fsdp_core/params/outside_inference.h"
 #include "fsdp_core/runtime/abort_peers.h"
-#include "fsdp_core/stream/stream.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -71,6 +70,7 @@ LiveTensor LiveMemory::piece(const std::string& name, const at::Tensor& local, a
   Held held;
   held.name = name;
   held.tensor = local;
+  held.is_buffer = is_buffer;
   if (copied || local.scalar_type() != dtype || !fits(local, chunk)) {
     held.copy = at::empty(local.sizes(),
                           at::TensorOptions(at::kCPU).dtype(dtype).pinned_memory(!local.is_cpu()));
@@ -87,8 +87,8 @@ LiveTensor LiveMemory::piece(const std::string& name, const at::Tensor& local, a
   if (!no_range) out.pieces.push_back(std::move(piece));
   out.owner = std::make_shared<c10::Storage>(memory.storage());  // whatever becomes of the tensor
   out.copied_at_once = is_buffer;
-  out.scratch = held.copy.defined();
-  if (!held.copy.defined() && !is_buffer) watch_->add(name, held.tensor);
+  out.scratch = out.written_in_place = held.copy.defined();
+  if ((!held.copy.defined() || held.staged()) && !is_buffer) watch_->add(name, held.tensor);
   held_.push_back(std::move(held));
   return out;
 }
@@ -137,7 +137,7 @@ LiveTensor LiveMemory::spread(const std::string& name, const at::Tensor& local, 
   }
   out.replicated = spread.form == Spread::Form::kWhole ||
                    (spread.form == Spread::Form::kRows && spread.shape.empty());
-  out.scratch = true;
+  out.scratch = out.written_in_place = true;
   held.spread = std::make_unique<const Spread>(std::move(spread));
   held_.push_back(std::move(held));
   return out;
@@ -161,32 +161,16 @@ void LiveMemory::check(const std::unordered_set<std::string>& loaded) const {
   }
 }
 
-void LiveMemory::refresh() {
+void LiveMemory::refresh(StagedCopies& staged) {
   at::NoGradGuard no_grad;
-  for (Held& held : held_)
-    if (held.copy.defined() && !held.spread && !held.staged()) held.copy.copy_(held.tensor);
-  refresh_staged();
-  watch_->restart();
-}
-
-/// What lies on one device, as a rule: beside the work of its other streams, after what compute was
-/// given so far.
-void LiveMemory::refresh_staged() {
-  std::vector<const Held*> left;
-  for (const Held& held : held_)
-    if (held.staged()) left.push_back(&held);
-  while (!left.empty()) {
-    const c10::Device device = left.front()->tensor.device();
-    const auto streams = device_streams(device);
-    const auto compute = streams->compute(), staging = streams->make("staging", false);
-    staging->wait_for(*compute);
-    staging->run([&] {
-      for (const Held* held : left)
-        if (held->tensor.device() == device) held->copy.copy_(held->tensor, /*non_blocking=*/true);
-    });
-    staging->record().synchronize();
-    std::erase_if(left, [&](const Held* held) { return held->tensor.device() == device; });
+  for (Held& held : held_) {
+    if (!held.copy.defined() || held.spread) continue;
+    if (held.staged())
+      staged.add(held.tensor, held.copy, held.is_buffer);
+    else
+      held.copy.copy_(held.tensor);
   }
+  watch_->restart();
 }
 
 void LiveMemory::scatter(const std::unordered_set<std::string>& loaded) {

@@ -7,7 +7,7 @@
 //   after a load    copy -> tensor          (write_back, of the names that were filled)
 //
 // Copies of a device's tensors are pinned, and are made by refresh() alone: all together, on a stream
-// of their own, and the host waits once.
+// of their own; the host waits once, when and where the caller says (staged_copies.h).
 //
 // Whole values of sharded tensors, and equal rows of them, are such copies too, gathered when they
 // are added; what a load brings into them is scattered aside first (scatter), so that no rank's
@@ -26,6 +26,7 @@
 
 #include "fsdp_core/bridge/change_watch.h"
 #include "fsdp_core/bridge/spread.h"
+#include "fsdp_core/bridge/staged_copies.h"
 
 namespace tessera::fsdp {
 
@@ -55,7 +56,8 @@ class LiveMemory {
   /// This rank's shards of the spreads that were loaded, aside. Collective over their units' ranks.
   void scatter(const std::unordered_set<std::string>& loaded);
 
-  void refresh();
+  /// Copies of a device's tensors are left to `staged`, which is begun after the last of them.
+  void refresh(StagedCopies& staged);
   /// Precondition: check and scatter passed.
   void write_back(const std::unordered_set<std::string>& loaded);
   /// Watches all borrowed memory for changes since the last refresh().
@@ -70,9 +72,9 @@ class LiveMemory {
     at::Tensor shard;                      // of a spread, by scatter
     std::unique_ptr<const Spread> spread;  // few have one
     bool apart = false;                    // by name_apart
+    bool is_buffer = false;
     bool staged() const { return copy.defined() && !spread && !tensor.is_cpu(); }
   };
-  void refresh_staged();
   std::deque<Held> held_;  // many: no room for more, no copies while it grows
   std::shared_ptr<ChangeWatch> watch_ = std::make_shared<ChangeWatch>();
 };

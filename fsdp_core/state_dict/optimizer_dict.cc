@@ -227,7 +227,7 @@ void OptimizerDict::check_still_borrowed(const OptimizerEntry& entry,
        fmt::format("\"{}\" {} when this state was taken", entry.fqn, change), kTakeAnew);
 }
 
-void OptimizerDict::refresh() {
+void OptimizerDict::refresh(StagedCopies& staged) {
   if (is_for_load_)
     fail(Code::kInvalidArgument,
          fmt::format("the state with optimizer \"{}\" was used by a load and cannot be saved",
@@ -239,7 +239,7 @@ void OptimizerDict::refresh() {
     if (is_gathered(*entry)) continue;  // a step goes with its moments
     counter.buffer.fill_(checked_step(step_of(*entry, counter.name), counter.name));
   }
-  memory_.refresh();
+  memory_.refresh(staged);
 }
 
 std::vector<Agreement> OptimizerDict::agreed() const {

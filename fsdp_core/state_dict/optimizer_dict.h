@@ -41,7 +41,7 @@ class OptimizerDict {
   void declare(LiveState& state);
   /// Before a save: steps and staged tensors as they are now. Throws kInvalidArgument, naming the
   /// parameter, where its optimizer now keeps other tensors than declare found; after expect.
-  void refresh();
+  void refresh(StagedCopies& staged);
   /// The steps of each parameter, or that it has no state.
   std::vector<Agreement> agreed() const;
   /// One line per parameter: what must be equal on all ranks before declare() gathers anything.

@@ -280,10 +280,16 @@ LiveState make_state(const ModuleRef& model, const OptimizerRef* optimizers,
   else
     add_model(*session, state);
   if (session->optimizer) session->optimizer->declare(state);
-  state.before_save = [session] {
-    session->memory.refresh();
-    if (session->optimizer) session->optimizer->refresh();
+  const auto begin = [session] {
+    auto staged = std::make_shared<StagedCopies>();
+    session->memory.refresh(*staged);
+    if (session->optimizer) session->optimizer->refresh(*staged);
+    staged->begin();
+    return staged;
   };
+  state.before_save = [begin] { begin()->wait(); };
+  // (The copies alone: as below.)
+  state.before_lazy_save = [begin] { return [staged = begin()] { staged->wait(); }; };
   state.agreed = [session] {
     return session->optimizer ? session->optimizer->agreed() : std::vector<Agreement>();
   };

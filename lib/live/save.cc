@@ -281,7 +281,7 @@ class Writing {
 FileSystem& begin(std::string_view call, const std::string& path, std::string& place,
                   const LiveState& state, RankGroup& ranks, const SaveOptions& options,
                   std::shared_ptr<FileSystem>& own, SaveMemory& memory, SaveReport& report,
-                  bool lazy = false) {
+                  bool lazy = false, std::function<void()>* ready = nullptr) {
   Status mine = memory.settle();
   const Clock::time_point start = Clock::now();
   if (mine.ok()) {
@@ -293,7 +293,9 @@ FileSystem& begin(std::string_view call, const std::string& path, std::string& p
              "set LiveState::changed, or use SnapshotTiming::kBeforeReturn");
       if (options.file_system == nullptr) own = make_posix_file_system();
       place = from_root(options.file_system != nullptr ? *options.file_system : *own, path);
-      if (state.before_save)
+      if (lazy && state.before_lazy_save)
+        *ready = in_callback("LiveState::before_lazy_save", memory.thrown, state.before_lazy_save);
+      else if (state.before_save)
         in_callback("LiveState::before_save", memory.thrown, state.before_save);
     } catch (...) {
       mine = current_exception_status();
@@ -347,8 +349,9 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     SaveReport report;
     std::shared_ptr<FileSystem> own;
     std::string place;
+    std::function<void()> ready;  // waits until what the snapshot is taken of is there
     FileSystem& fs =
-        begin("save_async", path, place, state, ranks, options, own, memory, report, lazy);
+        begin("save_async", path, place, state, ranks, options, own, memory, report, lazy, &ready);
     // What fails from here on reaches the others through the background work: no more waiting here.
     Status mine;
     try {
@@ -365,17 +368,24 @@ PendingSave save_async(const std::string& path, const LiveState& state, RankGrou
     if (lazy) work->changed = state.changed;
     if (!lazy) work->copied();
     const auto write = [path, place, options, own, &fs, &memory, report, start, lazy, mine,
-                        work = work.get()]() mutable {
+                        ready = std::move(ready), work = work.get()]() mutable {
       saves_on_this_thread();
       return in_operation(fmt::format("save to {}", printable(path)), [&] {
         if (lazy) {
-          if (mine.ok()) memory.snapshot.take(/*threads=*/1);
+          try {
+            if (ready) ready();
+            if (mine.ok()) memory.snapshot.take(/*threads=*/1);
+          } catch (...) {
+            if (mine.ok()) mine = current_exception_status();
+          }
+          ready = nullptr;
           memory.snapshot.release();
           work->copied();
         }
         memory.background->agree(mine);
         write_save(place, *memory.background, options, fs, *memory.prepared, report,
                    [&] { work->check_unchanged(); });
+        memory.snapshot.written();
         report.seconds = seconds_since(start);
         return report;
       });

@@ -22,7 +22,9 @@ constexpr std::uint64_t kPart = 2 << 20;
 
 void Snapshot::plan(const LiveState& state, MergedState& merged) {
   release();
+  written();
   std::uint64_t end = 0;
+  std::vector<std::uint64_t> copied;  // chunks
   merged.manifest.strides.clear();
   for (const OwnPiece& own : merged.own) {
     const LiveTensor& tensor =
@@ -31,7 +33,20 @@ void Snapshot::plan(const LiveState& state, MergedState& merged) {
     const auto* from = static_cast<const std::byte*>(piece.data);
     const std::uint64_t bytes = byte_size(piece.chunk.numel(), tensor.spec.dtype);
     const bool dense = piece.strides.empty();
-    Copies& copies = tensor.copied_at_once ? early_ : copies_;
+    const auto keep = [&tensor](std::vector<std::shared_ptr<const void>>& owners) {
+      if (tensor.owner && (owners.empty() || owners.back() != tensor.owner))
+        owners.push_back(tensor.owner);
+    };
+    if (tensor.written_in_place && dense) {
+      keep(in_place_);
+      Source& source = merged.manifest.chunks.source(own.chunk);
+      source.offset = reinterpret_cast<std::uint64_t>(from);
+      source.side = 0;
+      source.length = bytes;
+      continue;
+    }
+    // What a callback copied at once is another's to wait for.
+    Copies& copies = tensor.copied_at_once && !tensor.written_in_place ? early_ : copies_;
     copies.bytes += bytes;
     std::vector<Run>& runs = copies.runs;
     const bool follows = dense && !runs.empty() && runs.back().from + runs.back().bytes == from &&
@@ -44,8 +59,8 @@ void Snapshot::plan(const LiveState& state, MergedState& merged) {
     else
       copies.strided.push_back(
           {from, end, piece.chunk.box.shape, piece.strides, element_bytes(tensor.spec.dtype)});
-    if (tensor.owner && (owners_.empty() || owners_.back() != tensor.owner))
-      owners_.push_back(tensor.owner);
+    keep(owners_);
+    copied.push_back(own.chunk);
     Source& source = merged.manifest.chunks.source(own.chunk);
     source.offset = end;  // from the buffer's beginning, until it is known
     source.side = 0;
@@ -53,9 +68,8 @@ void Snapshot::plan(const LiveState& state, MergedState& merged) {
     end += bytes;
   }
   reserve(end);
-  for (const OwnPiece& own : merged.own)
-    merged.manifest.chunks.source(own.chunk).offset +=
-        reinterpret_cast<std::uint64_t>(buffer_.data());
+  for (const std::uint64_t chunk : copied)
+    merged.manifest.chunks.source(chunk).offset += reinterpret_cast<std::uint64_t>(buffer_.data());
 }
 
 void Snapshot::reserve(std::uint64_t bytes) {

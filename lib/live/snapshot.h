@@ -6,7 +6,8 @@
 //   Snapshot::take   the bytes. By the caller and a second thread, since one thread does not fill
 //                    the memory's bandwidth; or by one thread while training goes on
 //
-// Pieces that lie end to end in memory (the shards of one flat buffer) are copied as one.
+// Pieces that lie end to end in memory (the shards of one flat buffer) are copied as one. What only the
+// state's callbacks change (LiveTensor::written_in_place) is not copied, but written from where it is.
 #include <tessera/state/live_state.h>
 #include <tessera/storage/aligned_buffer.h>
 
@@ -26,8 +27,10 @@ class Snapshot {
   void take_early(int threads);
   /// All others. Needs the memory of the state alone, not the state.
   void take(int threads);
-  /// Nothing of the state is needed any more.
+  /// Nothing of the state is needed any more but what is written from where it is.
   void release();
+  /// Nor that.
+  void written() { in_place_.clear(); }
 
  private:
   struct Run {
@@ -52,7 +55,7 @@ class Snapshot {
 
   AlignedBuffer buffer_;
   Copies early_, copies_;
-  std::vector<std::shared_ptr<const void>> owners_;
+  std::vector<std::shared_ptr<const void>> owners_, in_place_;
 };
 
 }  // namespace tessera

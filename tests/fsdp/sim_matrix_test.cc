@@ -48,19 +48,32 @@ struct Schedule {
   }
 };
 
+/// Over which mesh a part of each block's parameters is, by shard_placement_fn.
+enum class Experts { kNone, kOneDim, kTwoDims };
+
 struct Row {
   ShardingStrategy strategy = ShardingStrategy::kFullShard;
   MemoryLayout layout = MemoryLayout::kFlat;
   bool low = false, offload = false, frozen = false;
   Accumulate accumulate = Accumulate::kNo;
   Schedule schedule = {};
+  Experts experts = Experts::kNone;
 
   bool hybrid() const { return strategy_of(strategy).hybrid(); }
-  int ranks() const { return hybrid() ? 4 : 2; }
+  int ranks() const { return hybrid() || experts != Experts::kNone ? 4 : 2; }
+  /// Of a unit that is hybrid, over all ranks, or as many replicas without shards; else over pairs, or in
+  /// two replicas.
+  DeviceMesh experts_mesh(World& world) const {
+    if (experts == Experts::kTwoDims)
+      return DeviceMesh(world, {hybrid() ? 4 : 2, hybrid() ? 1 : 2}, {"replicate", "shard"});
+    return hybrid() ? world.mesh() : DeviceMesh(world, {2, 2}, {"pair", "in_pair"}).sub(1);
+  }
   std::string text() const {
     static const char* accumulations[] = {"one backward", "unsynchronised", "reduced each time",
                                           "partial sums"};
-    return fmt::format("{}{}{}{}{}, {}, {}", strategy_name(strategy),
+    static const char* over[] = {"", " experts apart", " experts in replicas"};
+    return fmt::format("{}{}{}{}{}{}, {}, {}", strategy_name(strategy),
+                       over[static_cast<int>(experts)],
                        layout == MemoryLayout::kFlat ? "" : " per parameter", low ? " bf16" : "",
                        offload ? " offload" : "", frozen ? " frozen" : "",
                        accumulations[static_cast<int>(accumulate)], schedule.text());
@@ -79,6 +92,15 @@ std::vector<Row> rows() {
                         (flags & 4) != 0, static_cast<Accumulate>(accumulate)};
           if (row.accumulate != Accumulate::kPartialSums || row.hybrid()) out.push_back(row);
         }
+  for (const ShardingStrategy strategy : all_strategies())
+    for (const Experts experts : {Experts::kOneDim, Experts::kTwoDims})
+      for (int flags = 0; flags < 4 && strategy_of(strategy).shards_params; ++flags)
+        out.push_back({.strategy = strategy,
+                       .layout = static_cast<MemoryLayout>(flags & 1),
+                       .low = flags == 1,
+                       .offload = flags == 2,
+                       .accumulate = flags == 3 ? Accumulate::kPartialSums : Accumulate::kNo,
+                       .experts = experts});
   return out;
 }
 
@@ -105,6 +127,11 @@ Trained train(World& world, const Row& row, std::optional<torch::Device> device)
                               : world.mesh();
   options.device = device;
   row.schedule.set(options);
+  if (row.experts != Experts::kNone)
+    options.shard_placement_fn = [mesh = row.experts_mesh(world)](const std::string& fqn,
+                                                                  const torch::Tensor&) {
+      return fqn.starts_with("a.") ? ShardPlacement(0, mesh) : ShardPlacement();
+    };
   options.cpu_offload.offload_params = row.offload;
   if (row.low) {
     options.mixed_precision.param_dtype = torch::kBFloat16;
@@ -125,7 +152,7 @@ Trained train(World& world, const Row& row, std::optional<torch::Device> device)
     torch::Tensor loss;
     for (const auto& [sync, all] : microbatches(row.accumulate)) {
       set_requires_gradient_sync(net, sync);
-      if (row.hybrid()) set_requires_all_reduce(net, all);
+      if (row.hybrid() || row.experts != Experts::kNone) set_requires_all_reduce(net, all);
       loss = torch::mse_loss(net->forward(data.x).to(torch::kFloat), data.y);
       loss.backward();
     }
@@ -213,7 +240,8 @@ TEST_CASE("rows of every strategy train on late devices bit for bit as on CPUs",
     ++of_strategy;
     check_row(row, seed);
   }
-  CHECK(of_strategy == (Row{strategy}.hybrid() ? 64 : 48));
+  CHECK(of_strategy ==
+        (Row{strategy}.hybrid() ? 64 : 48) + (strategy_of(strategy).shards_params ? 8 : 0));
 }
 
 TEST_CASE("random rows, schedules and delays train on devices bit for bit as on CPUs",

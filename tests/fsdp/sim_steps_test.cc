@@ -240,6 +240,143 @@ TEST_CASE("a save from a device copies each tensor once and makes the host wait 
   std::filesystem::remove_all(folder);
 }
 
+namespace {
+
+/// A block beside a buffer that each forward updates.
+struct CountedImpl : torch::nn::Module {
+  Block block{nullptr};
+  Tensor seen;
+  CountedImpl() {
+    block = register_module("block", Block(6, 10));
+    seen = register_buffer("seen", torch::zeros({6}));
+  }
+  Tensor forward(Tensor x) {
+    const torch::NoGradGuard no_grad;
+    seen.add_(x.detach().sum(0));
+    const torch::AutoGradMode gradients(true);
+    return block->forward(x);
+  }
+};
+FSDP_MODULE(Counted);
+
+std::vector<Tensor> on_host(const Counted& net) {
+  std::vector<Tensor> out;
+  for (const Tensor& each : net->parameters()) out.push_back(each.detach().cpu().clone());
+  out.push_back(net->seen.cpu().clone());
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a lazy save from a device makes no host wait and holds the values of the call",
+          "[sim][steps][state]") {
+  std::string folder =
+      (std::filesystem::temp_directory_path() / "tessera-sim-lazy-XXXXXX").string();
+  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  on_devices(2, [&](World& world) {
+    const int rank = world.rank();
+    Counted net;
+    fully_shard(net, options_for(world));
+    const Tensor x = torch::arange(24, torch::kFloat).view({4, 6}).to(sim::device(rank)) / 24;
+    torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
+    SaveOptions saving;
+    saving.snapshot = SnapshotTiming::kLazy;
+    saving.force = true;
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      net->forward(x).sum().backward();
+      optimizer.step();
+      const std::vector<Tensor> expected = on_host(net);
+      sim::current_stream(rank).synchronize();
+      // Work that the save has to wait for, on the device alone.
+      const Tensor late = torch::ones({4, 6}).to(sim::device(rank));
+      for (int i = 0; i < 30; ++i) late.add_(1);
+      sim::reset_counts(rank);
+      PendingSave pending =
+          save_async(folder + "/checkpoint", state_dict(net, optimizer), world.ranks(), saving);
+      const sim::Counts during = sim::counts(rank);
+      RANK_CHECK(during.launches > 4, fmt::format("{} launches", during.launches));
+      // (The thread that waits is another: its waits count here too.)
+      RANK_CHECK(during.host_syncs <= 1, fmt::format("{} waits", during.host_syncs));
+      net->forward(x).sum().backward();  // updates the buffer
+      pending.finish_snapshot();
+      optimizer.step();
+      pending.wait();
+      tessera::load(folder + "/checkpoint", state_dict(net, optimizer), world.ranks());
+      const std::vector<Tensor> found = on_host(net);
+      for (std::size_t i = 0; i < found.size(); ++i)
+        RANK_CHECK(torch::equal(found[i], expected[i]), fmt::format("step {}, {}", step, i));
+    }
+    // On the caller's thread alone.
+    const LiveState state = state_dict(net, optimizer);
+    sim::current_stream(rank).synchronize();
+    sim::reset_counts(rank);
+    const std::function<void()> arrive = state.before_lazy_save();
+    const sim::Counts begun = sim::counts(rank);
+    RANK_CHECK(begun.host_syncs == 0 && begun.launches > 4,
+               fmt::format("{} waits, {} launches", begun.host_syncs, begun.launches));
+    arrive();
+    RANK_CHECK(sim::counts(rank).host_syncs == 1,
+               fmt::format("{} waits", sim::counts(rank).host_syncs));
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("an optimizer that does not wait for a lazy save from a device is found",
+          "[sim][steps][state]") {
+  const bool waits = GENERATE(true, false);
+  sim::set_lateness(11, 100);
+  const std::string error = message_of([&] {
+    sim::run_ranks(1, [&](World& world) {
+      Counted net;
+      fully_shard(net, options_for(world));
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      const Tensor x = torch::ones({4, 6}).to(sim::device(0));
+      net->forward(x).sum().backward();
+      sim::current_stream(0).synchronize();
+      const LiveState state = state_dict(net, optimizer);
+      const std::function<void()> arrive = state.before_lazy_save();
+      if (waits) arrive();
+      optimizer.step();
+      if (!waits) arrive();
+    });
+  });
+  sim::set_lateness(0, 0);
+  CHECK(error == "");
+  CHECK(sim::take_findings().empty() == waits);
+}
+
+TEST_CASE("an optimizer step before a lazy save from a device is finished is an error by name",
+          "[sim][steps][state]") {
+  sim::set_lateness(11, 100);
+  std::string folder =
+      (std::filesystem::temp_directory_path() / "tessera-sim-early-XXXXXX").string();
+  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  const std::string error = message_of([&] {
+    sim::run_ranks(2, [&](World& world) {
+      Counted net;
+      fully_shard(net, options_for(world));
+      torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
+      const Tensor x = torch::ones({4, 6}).to(sim::device(world.rank()));
+      net->forward(x).sum().backward();
+      optimizer.step();
+      SaveOptions saving;
+      saving.snapshot = SnapshotTiming::kLazy;
+      PendingSave pending =
+          save_async(folder + "/checkpoint", state_dict(net, optimizer), world.ranks(), saving);
+      optimizer.step();
+      pending.finish_snapshot();
+      const std::string message = message_of([&] { pending.wait(); });
+      RANK_CHECK(message.find("changed before the lazy snapshot") != std::string::npos, message);
+    });
+  });
+  sim::set_lateness(0, 0);
+  CHECK(error == "");
+  sim::take_findings();  // the race itself
+  CHECK_FALSE(std::filesystem::exists(folder + "/checkpoint"));
+  std::filesystem::remove_all(folder);
+}
+
 TEST_CASE("a fused optimizer's step counts come to the host in one copy", "[sim][steps][state]") {
   on_devices(2, [&](World& world) {
     Net net = make_net(3, 6, 10, 3);

@@ -3,8 +3,10 @@
 #include <tessera/storage/memory_file_system.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "lib/live/stream_copy.h"
 #include "tests/support/live_trainer.h"
@@ -120,6 +122,88 @@ TEST_CASE("a change before finish_snapshot is told on every rank and nothing is 
   CHECK(!fs.stat("/run/a"));
   CHECK(!fs.stat("/run/b"));
   CHECK(fs.stat("/run/c"));
+}
+
+namespace {
+
+/// Memory that a device fills late: `arrive` of the state's before_lazy_save does.
+struct Late {
+  std::vector<float> dense = std::vector<float>(64, -1), strided = std::vector<float>(6, -1),
+                     counter = std::vector<float>(5, -1);
+  std::atomic<int> begun = 0, arrived = 0;
+  bool fails = false;
+  std::shared_ptr<int> owner = std::make_shared<int>();
+
+  LiveState state() {
+    LiveState made;
+    const auto all = {made.add("dense", {DType::kFloat32, {64}, {}, dense.data()}),
+                      made.add("strided", {DType::kFloat32, {3}, {2}, strided.data()}),
+                      made.add("counter", {DType::kFloat32, {5}, {}, counter.data()})};
+    made.edit([&](LiveContents& contents) {
+      for (const std::uint32_t index : all) {
+        contents.tensors[index].written_in_place = true;
+        contents.tensors[index].owner = owner;
+      }
+      contents.tensors[2].copied_at_once = true;
+    });
+    made.changed = [] { return std::string(); };
+    made.before_save = [this] { arrive(); };
+    made.before_lazy_save = [this] {
+      ++begun;
+      return [this] { arrive(); };
+    };
+    return made;
+  }
+  void arrive() {
+    if (fails) throw std::runtime_error("the device is gone");
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    for (auto* memory : {&dense, &strided, &counter}) std::ranges::fill(*memory, 1.0f);
+    ++arrived;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a lazy save waits for late memory in the background and writes from where it is") {
+  const bool lazily = GENERATE(true, false);
+  MemoryFileSystem fs;
+  const auto ranks = single_rank();
+  Late late;
+  PendingSave pending = save_async("/run/a", late.state(), *ranks, lazily ? lazy(fs) : to(fs));
+  CHECK(late.begun == (lazily ? 1 : 0));
+  pending.finish_snapshot();
+  CHECK(late.arrived == 1);
+  pending.wait();
+  CHECK(late.owner.use_count() == 1);  // nothing is kept once it is written
+  LoadPolicy policy;
+  policy.file_system = &fs;
+  for (auto* memory : {&late.dense, &late.strided, &late.counter}) std::ranges::fill(*memory, 0.0f);
+  load("/run/a", late.state(), *ranks, policy);
+  CHECK(late.dense == std::vector<float>(64, 1));
+  CHECK(late.strided == std::vector<float>{1, 0, 1, 0, 1, 0});
+  CHECK(late.counter == std::vector<float>(5, 1));
+}
+
+TEST_CASE("what goes wrong while a lazy save waits for late memory fails it on every rank") {
+  MemoryFileSystem fs;
+  auto groups = thread_ranks(2);
+  require_quiet(on_ranks(groups, [&](RankGroup& ranks) {
+    Late late;
+    late.fails = ranks.rank() == 1;
+    LiveState state;
+    const auto index =
+        state.add_piece("w", {DType::kFloat32, {128}},
+                        {Chunk::whole_of({{ranks.rank() * 64}, {64}}), late.dense.data(), {}});
+    state.edit([&](LiveContents& contents) { contents.tensors[index].written_in_place = true; });
+    state.changed = [] { return std::string(); };
+    state.before_lazy_save = [&late] { return [&late] { late.arrive(); }; };
+    PendingSave pending = save_async("/run/a", state, ranks, lazy(fs));
+    pending.finish_snapshot();  // throws nothing
+    const std::string thrown = message_of([&] { pending.wait(); });
+    expect(thrown.find("the device is gone") != std::string::npos, thrown);
+    expect(thrown.find("rank 1") != std::string::npos, thrown);
+  }));
+  CHECK(!fs.stat("/run/a"));
 }
 
 TEST_CASE("a state that cannot tell its changes has no lazy snapshot") {

@@ -73,7 +73,11 @@ struct LiveTensor {
   /// Memory of this state's own callbacks, not of the job: a load fills it before it asks
   /// check_loaded, all else after.
   bool scratch = false;
-  std::shared_ptr<const void> owner;  // kept until the call is over; may be null
+  /// Only this state's callbacks change it, and `owner` keeps it: a save in the background writes from
+  /// it, where others are copied first.
+  bool written_in_place = false;
+  /// Kept until the call is over, in the background too; may be null.
+  std::shared_ptr<const void> owner;
 };
 
 /// A whole array in memory, as NumPy and PyTorch describe one. Strides in elements; empty: dense.
@@ -116,11 +120,15 @@ struct LiveState {
   /// Before save() looks at tensors(): brings up to date what the pieces point at (a staging copy
   /// of device memory).
   std::function<void()> before_save;
+  /// With a lazy snapshot, in place of before_save where it is set: begins the same, and returns what
+  /// waits for its end. That is called once, by another thread, before the memory is read; what it throws
+  /// fails the save.
+  std::function<std::function<void()>()> before_lazy_save;
   /// After before_save: what save() compares between ranks before it writes anything.
   std::function<std::vector<Agreement>()> agreed;
   /// For a snapshot that is taken while training goes on (SnapshotTiming::kLazy): the name of a
-  /// tensor whose memory has changed since before_save was called (or this state was made); "":
-  /// none. Cheap, and called from other threads too.
+  /// tensor whose memory has changed since before_save (before_lazy_save) was called, or this state was
+  /// made; "": none. Cheap, and called from other threads too.
   std::function<std::string()> changed;
   /// Once load() has read what is stored (names, types and shapes; `stored.state`): creates state
   /// that does not exist yet (an optimizer before its first step), and adds its tensors.
