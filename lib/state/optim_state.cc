@@ -196,15 +196,21 @@ class Canonical {
       options[role.fqn].emplace_back(Value::string(role.leaf), manifest_.state.entries[i].value);
     }
     for (const std::string& fqn : order) {
-      const auto same = std::ranges::find_if(
+      auto same = std::ranges::find_if(
           out_.groups, [&](const OptimGroup& g) { return g.options == options[fqn]; });
-      if (same != out_.groups.end()) {
-        same->stored_members.push_back(fqn);
-      } else {
-        out_.groups.push_back(
-            {static_cast<std::int64_t>(out_.groups.size()), {fqn}, {}, options[fqn]});
-      }
+      if (same == out_.groups.end())
+        same = out_.groups.insert(
+            same, {static_cast<std::int64_t>(out_.groups.size()), {}, {}, options[fqn]});
+      for (std::string& member : members_by(fqn)) same->stored_members.push_back(std::move(member));
     }
+  }
+
+  /// Whose options those of `fqn` are. Megatron-FSDP cuts a gated matrix and its state in halves,
+  /// not its options.
+  std::vector<std::string> members_by(const std::string& fqn) const {
+    if (!index_.contains(fqn) && index_.contains(fqn + "_w") && index_.contains(fqn + "_v"))
+      return {fqn + "_w", fqn + "_v"};
+    return {fqn};
   }
 
   /// Shape that an id's parameter must have.

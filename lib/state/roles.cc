@@ -23,13 +23,17 @@ constexpr std::size_t kMostPlaces = 8;
 constexpr std::array kMasterLeaves = {"fp32", "master_param", "fp32_param", "param",
                                       "fp32_from_fp16"};
 
+/// Megatron-FSDP: each parameter's options under its name, in place of groups.
+constexpr std::string_view kParameterOptions = "param_to_group_meta";
+
 /// An entry under an optimizer root, cut in the parts roles are made of.
 struct OptimPath {
   std::string root;
   bool is_group = false;
-  bool flat = false;      // one path item holds "state.<fqn>.<leaf>"
-  Path rest;              // path items after `state` or `param_groups` (flat: empty)
-  std::string flat_rest;  // flat: the text after "state." or "param_groups."
+  bool flat = false;           // one path item holds "state.<fqn>.<leaf>"
+  bool per_parameter = false;  // groups: `rest` is a parameter, then its option
+  Path rest;                   // path items after `state` or `param_groups` (flat: empty)
+  std::string flat_rest;       // flat: the text after "state." or "param_groups."
 };
 
 Path name_items(std::string_view name) {
@@ -55,7 +59,9 @@ std::string join(const Path& items, std::size_t from, std::size_t to) {
 /// Whether optim_paths() need look at the entry: most of a million cannot be an optimizer's.
 bool may_be_optim(const StateEntry& entry) {
   const auto speaks_of_one = [](const SharedText& text) {
-    return text.find("state") != SharedText::npos || text.find("param_groups") != SharedText::npos;
+    return text.find("state") != SharedText::npos ||
+           text.find("param_groups") != SharedText::npos ||
+           text.find(kParameterOptions) != SharedText::npos;
   };
   return speaks_of_one(entry.name) ||
          std::ranges::any_of(entry.path, speaks_of_one, &PathItem::key);
@@ -73,11 +79,18 @@ std::vector<OptimPath> optim_paths(const StateEntry& entry) {
          {std::pair{"state", false}, std::pair{"param_groups", true}}) {
       const std::string prefix = std::string(word) + ".";
       if (key == word)
-        found.push_back(
-            {join(items, 0, i), is_group, false, Path(items.begin() + i + 1, items.end()), {}});
+        found.push_back({join(items, 0, i),
+                         is_group,
+                         false,
+                         false,
+                         Path(items.begin() + i + 1, items.end()),
+                         {}});
       else if (key.starts_with(prefix))
-        found.push_back({join(items, 0, i), is_group, true, {}, key.substr(prefix.size())});
+        found.push_back({join(items, 0, i), is_group, true, false, {}, key.substr(prefix.size())});
     }
+    if (key == kParameterOptions && i + 2 < items.size())
+      found.push_back(
+          {join(items, 0, i), true, false, true, Path(items.begin() + i + 1, items.end()), {}});
   }
   return found;
 }
@@ -96,6 +109,18 @@ std::pair<std::string, std::string> state_parts(const StateEntry& entry, const O
   if (entry.path.size() > 1 && !path.rest.empty())
     return {path.rest[0].text(), join(path.rest, 1, path.rest.size())};
   return cut_leaf(join(path.rest, 0, path.rest.size()));
+}
+
+/// The parameter and the option of an entry below `param_to_group_meta`.
+std::pair<std::string, std::string> option_parts(const StateEntry& entry, const OptimPath& path) {
+  if (entry.path.size() > 1) return {path.rest[0].text(), join(path.rest, 1, path.rest.size())};
+  return cut_leaf(join(path.rest, 0, path.rest.size()));
+}
+
+/// Megatron-FSDP names parameters from its outermost wrapper on, and weights from an inner one.
+void strip_wrappers(std::string& fqn) {
+  constexpr std::string_view kWrapper = "module.";
+  while (fqn.starts_with(kWrapper) && fqn.size() > kWrapper.size()) fqn.erase(0, kWrapper.size());
 }
 
 bool looks_like_state(const StateEntry& entry, const OptimPath& path) {
@@ -152,6 +177,7 @@ class Finder {
   /// What one entry says of a root that it may belong to.
   void look_at(const StateEntry& entry, const OptimPath& path) {
     if (path.is_group) grouped_.insert(path.root);
+    if (path.per_parameter) wrapped_.insert(path.root);
     const bool looks = looks_like_state(entry, path);
     if (looks) accepted_.insert(path.root);
     if (!looks && entry.value.is_tensor()) mixed_.insert(path.root);
@@ -188,11 +214,13 @@ class Finder {
   OptimizerRoot describe(const std::string& name, const std::vector<std::size_t>& members) const {
     OptimizerRoot root{.name = name};
     bool all_ids = true, any_id = false, any_state = false, leaf_first = true, flat = false;
+    bool per_parameter = false;
     for (std::size_t i : members) {
       const OptimPath& path = found_[i].path;
       flat |= path.flat;
       if (path.is_group) {
         root.has_groups = true;
+        per_parameter |= path.per_parameter;
         root.groups_as_one_value |= !path.flat && path.rest.empty();
         continue;
       }
@@ -203,7 +231,7 @@ class Finder {
       leaf_first = leaf_first && !path.flat && path.rest.size() > 1 &&
                    is_known_optimizer_leaf(path.rest[0].text()) && !is_known_optimizer_leaf(leaf);
     }
-    if (flat) {
+    if (flat || per_parameter) {
       root.dialect = OptimDialect::kFlat;
     } else if (all_ids ? any_state : any_id && lists_ids(members)) {
       root.dialect = OptimDialect::kById;
@@ -246,10 +274,20 @@ class Finder {
         role.leaf = path.rest[0].text();
         role.fqn = join(path.rest, 1, path.rest.size());
       }
+      if (wrapped_.contains(path.root)) {
+        std::string fqn = role.fqn;
+        strip_wrappers(fqn);
+        role.fqn = std::move(fqn);
+      }
       return;
     }
     role.role = Role::kOptimGroup;
-    if (path.flat) {
+    if (path.per_parameter) {
+      auto [fqn, option] = option_parts(entry_of(found), path);
+      strip_wrappers(fqn);
+      role.fqn = std::move(fqn);
+      role.leaf = std::move(option);
+    } else if (path.flat) {
       std::tie(role.fqn, role.leaf) = cut_leaf(path.flat_rest);
     } else if (const auto group = group_number(path.rest)) {
       role.group = *group;
@@ -287,6 +325,7 @@ class Finder {
   const StateDict& state_;
   std::vector<Found> found_;
   std::set<std::string> grouped_, accepted_, mixed_;  // roots, by what stands below them
+  std::set<std::string> wrapped_;                     // roots of Megatron-FSDP
   std::map<std::string, std::int32_t> root_index_;
   Roles roles_;
 };

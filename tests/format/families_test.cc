@@ -8,6 +8,7 @@
 #include <tessera/state/optim_state.h>
 #include <tessera/state/roles.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -285,6 +286,45 @@ TEST_CASE("experts are written as the ranks that share them keep them") {
   CHECK(stage_3.code == Code::kUnsupported);
   CHECK_THAT(stage_3.message, Contains("stages 1 and 2"));
   CHECK(moe.convert_to("/universal", 1, "deepspeed-universal").code == Code::kUnsupported);
+}
+
+TEST_CASE("experts without ZeRO are read with their state, by names that each share's ids are") {
+  Case moe("deepspeed_moe_plain", "ckpt");
+  const Tensors found = moe.read();
+  CHECK(moe.missed(found) == Tensors{});
+  const auto of_state = [](const auto& item) {
+    return item.first.starts_with("model.") || item.first.starts_with("optim.state.");
+  };
+  CHECK(std::ranges::count_if(found, of_state) == static_cast<std::ptrdiff_t>(moe.expected.size()));
+  const OpenedCheckpoint opened = open_checkpoint(moe.fs, "/source");
+  const auto optims = canonical_optim_states(opened.manifest, find_roles(opened.manifest.state));
+  REQUIRE(optims.size() == 1);
+  CHECK(optims[0].issues.empty());
+  REQUIRE(optims[0].groups.size() == 2);
+  CHECK(optims[0].groups[0].members.size() == 4);
+  CHECK(optims[0].groups[1].members.size() == 2 * 4 * 4);
+  REQUIRE(moe.convert_to("/dcp", 3, "torch-dcp", [](ConvertOptions& o) { o.verify = true; }).code ==
+          Code::kOk);
+  CHECK(moe.read("/dcp") == found);
+  for (const char* format : {"deepspeed-zero", "deepspeed-universal"}) {
+    const Status refused = moe.convert_to("/ds", 1, format);
+    CHECK(refused.code == Code::kUnsupported);
+    CHECK_THAT(refused.message, Contains("experts"));
+  }
+}
+
+TEST_CASE("experts without ZeRO: a lost share is a finding, and stops nothing else") {
+  Case moe("deepspeed_moe_plain", "ckpt");
+  moe.fs.remove_file("/source/global_step2/expp_rank_0_mp_rank_00_optim_states.pt");
+  CHECK_THROWS_AS(open_checkpoint(moe.fs, "/source"), Error);
+  OpenOptions tolerant;
+  tolerant.read.tolerate_damage = true;
+  const OpenedCheckpoint opened = open_checkpoint(moe.fs, "/source", tolerant);
+  CHECK(std::ranges::any_of(opened.manifest.notes, [](const Note& note) {
+    return note.code == Finding::kMissingFile && note.severity == Severity::kError;
+  }));
+  CHECK(opened.manifest.find("model.moe.1.deepspeed_moe.experts.deepspeed_experts.3.0.weight") !=
+        nullptr);
 }
 
 TEST_CASE("latent projections of Megatron's local layers are joined, and written as rows again") {

@@ -1,7 +1,7 @@
 #pragma once
 // Rules: how one family of models names and fuses its weights in different systems, declared in a
 // small JSON file (docs/rules.md, docs/json/rules.schema.json). Shipped: llama, qwen2, gpt-neox,
-// mixtral, qwen3-moe, deepseek-v3, glm4-moe, gpt-oss.
+// mixtral, qwen3-moe, deepseek-v3, glm4-moe, gpt-oss, megatron-fsdp.
 //
 //   side "hf"        q_proj, k_proj, v_proj                     one tensor per part
 //   side "megatron"  linear_qkv, groups of [q.. k v]            all parts along one axis
@@ -71,6 +71,8 @@ struct RuleSet {
   std::vector<std::string> sides;  // in order of preference as target
   std::vector<RuleParameter> parameters;
   std::vector<TensorRule> tensors;
+  /// By format that is written: where model and optimizer then stand (lib/ops/edit/megatron_places.h).
+  std::map<std::string, std::string> places;
 };
 
 /// Throws kInvalidArgument naming the place in the file.
@@ -84,9 +86,10 @@ std::span<const BuiltinRules> builtin_rules();
 
 /// --rules NAME[:SIDE][,PARAMETER=N...].
 struct RulesRequest {
-  std::string name;  // as typed: a shipped name, or a file
-  std::string text;  // of the file; empty: shipped
-  std::string side;  // to convert to; empty: the first one that the source is not
+  std::string name;    // as typed: a shipped name, or a file
+  std::string text;    // of the file; empty: shipped
+  std::string side;    // to convert to; empty: the first one that the source is not
+  std::string format;  // id of the one that is written
   std::map<std::string, std::int64_t> parameters;
 };
 /// Cuts the flag's value; `text` stays empty. Throws kInvalidArgument.

@@ -43,6 +43,20 @@ bool is_expert(std::string_view name) {
          (name.starts_with("layer_") && name.find("_expert_") != std::string_view::npos);
 }
 
+/// "expp_rank_<S>_", or "layer_<L>_expert_<E>_", whose first part very old files lack.
+void take_expert(std::string_view text, FileName& out) {
+  if (take(text, "expp_rank_")) {
+    if (const auto share = take_number(text)) out.dp_rank = *share;
+    return;
+  }
+  if (take(text, "layer_")) {
+    if (const auto layer = take_number(text)) out.layer = *layer;
+    take(text, "_");
+  }
+  if (take(text, "expert_"))
+    if (const auto expert = take_number(text)) out.expert = *expert;
+}
+
 }  // namespace
 
 FileName parse_file_name(std::string_view name) {
@@ -53,6 +67,7 @@ FileName parse_file_name(std::string_view name) {
   if (!model && !name.ends_with("optim_states.pt")) return out;
   if (is_expert(name)) {
     out.kind = Kind::kExpert;
+    take_expert(name, out);
     return out;
   }
   std::string_view rest = name;

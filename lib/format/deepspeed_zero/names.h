@@ -96,9 +96,10 @@ struct FileName {
   };
   Kind kind = Kind::kOther;
   bool bf16 = false;
-  std::int64_t dp_rank = -1;  // -1: one file for all data-parallel ranks
+  std::int64_t dp_rank = -1;  // -1: one file for all data-parallel ranks; expp_rank_<S>: S
   std::int64_t mp_rank = 0;   // kPipeline: the tensor-parallel rank
-  std::int64_t layer = -1;    // kPipeline: which layer
+  std::int64_t layer = -1;    // kPipeline, kExpert: which layer
+  std::int64_t expert = -1;   // kExpert: which expert of the layer
   std::string name;
 };
 

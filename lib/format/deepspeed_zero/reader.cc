@@ -10,6 +10,7 @@
 #include "lib/format/deepspeed_zero/checkpoint.h"
 #include "lib/format/deepspeed_zero/fused_optim.h"
 #include "lib/format/deepspeed_zero/pipeline.h"
+#include "lib/format/deepspeed_zero/plain_experts.h"
 #include "lib/format/deepspeed_zero/plain_optim.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/torch_files/archive_names.h"
@@ -82,15 +83,13 @@ class ZeroReader {
     }
   }
 
-  /// With experts, what is in the optimizer files names them all; other stages keep them elsewhere.
+  /// DeepSpeed itself saves no experts of its own under stage 3.
   void check_experts() const {
-    if (!has_experts(c_.folder)) return;
-    if (c_.ranks.empty() || c_.stage == 3)
-      fail(Code::kUnsupported,
-           fmt::format("a mixture of experts {}: which rank holds which expert's state is not read "
-                       "here",
-                       c_.ranks.empty() ? "without ZeRO" : "under ZeRO stage 3"),
-           "load it where it was trained, and save the model's state_dict() there");
+    if (!has_experts(c_.folder) || c_.ranks.empty() || c_.stage != 3) return;
+    fail(Code::kUnsupported,
+         "a mixture of experts under ZeRO stage 3: which rank holds which expert's state is not "
+         "read here",
+         "load it where it was trained, and save the model's state_dict() there");
   }
 
   /// Stage 0: plain state dicts.
@@ -104,6 +103,10 @@ class ZeroReader {
       const std::uint32_t number =
           c_.builder.add_tensor(at, {stored.dtype, stored.shape}, {&piece, 1});
       if (model.buffers.contains(item.name)) c_.builder.tensor(number).kind = TensorKind::kBuffer;
+    }
+    if (has_experts(c_.folder)) {
+      c_.expert_ranks = add_plain_experts(c_, state_);
+      return;
     }
     const Value* optimizer = model.root.find(kOptimizer);
     if (!optimizer || optimizer->is_none()) return;
@@ -186,6 +189,8 @@ class ZeroReader {
     const std::string by = note_version(manifest, c_.model.root);
     if (!c_.folder.tag.empty()) manifest.provenance[std::string(kTagProvenance)] = c_.folder.tag;
     if (c_.ranks.empty()) {
+      if (has_experts(c_.folder))
+        manifest.provenance[std::string(kExpertProvenance)] = fmt::format("{}", c_.expert_ranks);
       const Value* recorded = c_.model.root.find(kDpWorldSize);
       if (recorded && recorded->is_int() && recorded->as_int() > 0) {
         manifest.world_size = recorded->as_int();

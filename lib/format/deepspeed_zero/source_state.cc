@@ -46,7 +46,10 @@ std::string unwritten_engine(const Manifest& source, std::string_view format, in
     if (own == fmt::format("{}", stage)) return "";
     return fmt::format("a DeepSpeed pipeline (written as stage {}, its own)", own);
   }
-  if (expert_ranks(source) == 0 || (zero && stage < 3)) return "";
+  if (expert_ranks(source) == 0) return "";
+  if (zero && !source.provenance.contains(std::string(kStageProvenance)))
+    return "a DeepSpeed engine with experts and without ZeRO";
+  if (zero && stage < 3) return "";
   return zero ? "a DeepSpeed engine with experts (written as stages 1 and 2)"
               : "a DeepSpeed engine with experts";
 }

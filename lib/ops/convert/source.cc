@@ -20,6 +20,7 @@
 #include "lib/ops/convert/request.h"
 #include "lib/ops/convert/salvage.h"
 #include "lib/ops/edit/alias_entries.h"
+#include "lib/ops/edit/megatron_places.h"
 #include "lib/ops/edit/rank_state.h"
 #include "lib/ops/open/beside.h"
 #include "lib/ops/open/damage_elsewhere.h"
@@ -68,6 +69,7 @@ void Conversion::open_source() {
   if (edits) edit_optimizers();
   transformations_ = options_.transform;
   transformations_.plan_only = options_.dry_run;
+  if (transformations_.rules) transformations_.rules->format = driver_->id();
   take_layout_of_index();
 }
 
@@ -321,6 +323,7 @@ void Conversion::transform() {
   report_.transformations.insert(report_.transformations.end(),
                                  std::make_move_iterator(done.applied.begin()),
                                  std::make_move_iterator(done.applied.end()));
+  if (report_.to.starts_with("megatron-")) refuse_halves(source_.manifest, report_.to);
   book_transformations();
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "lib/ops/edit/megatron_places.h"
 #include "lib/ops/edit/name_pattern.h"
 
 namespace tessera {
@@ -27,14 +28,17 @@ class Parser {
       refuse(error.status().message);
     }
     if (!root.is_dict()) refuse("expected a JSON object");
-    only_keys(root,
-              {"$schema", "schema", "name", "about", "sides", "parameters", "blocks", "tensors"});
+    only_keys(root, {"$schema", "schema", "name", "about", "sides", "places", "parameters",
+                     "blocks", "tensors"});
     if (text_of(root, "schema", "") != kRulesSchema)
       refuse(fmt::format("\"schema\" must be \"{}\"", kRulesSchema));
     RuleSet rules;
     rules.name = text_of(root, "name", origin_);
     rules.sides = texts_of(root, "sides");
     if (rules.sides.size() < 2) refuse("\"sides\" must name at least two sides");
+    if (const Value* places = root.find("places"))
+      for (const auto& [format, value] : dict_of(*places, "places"))
+        rules.places[format.as_string()] = places_of(value);
     if (const Value* parameters = root.find("parameters"))
       for (const auto& [name, value] : dict_of(*parameters, "parameters"))
         rules.parameters.push_back(parameter(name.as_string(), value));
@@ -128,6 +132,12 @@ class Parser {
   std::string expression(const Value& value) const {
     if (value.is_int()) return fmt::format("{}", value.as_int());
     if (!value.is_string()) refuse("an expression is a number or a string");
+    return value.as_string();
+  }
+
+  std::string places_of(const Value& value) const {
+    if (!value.is_string()) refuse("\"places\" must have strings");
+    parse_megatron_places(value.as_string());
     return value.as_string();
   }
 

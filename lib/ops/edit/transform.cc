@@ -4,6 +4,7 @@
 #include <tessera/base/text.h>
 #include <tessera/ops/rename.h>
 #include <tessera/ops/transform.h>
+#include <tessera/state/optim_edit.h>
 #include <tessera/state/roles.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "lib/base/append.h"
 #include "lib/ops/edit/alias_entries.h"
 #include "lib/ops/edit/dtype_rules.h"
+#include "lib/ops/edit/megatron_places.h"
 #include "lib/ops/edit/quantize.h"
 #include "lib/ops/edit/rule_copies.h"
 #include "lib/ops/edit/ties.h"
@@ -111,6 +113,8 @@ std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const Transfo
   Manifest& manifest = checkpoint.manifest;
   const RulesRequest& request = *asked.rules;
   const RuleSet rules = rule_set(request);
+  // Options by parameter do not follow halves of a matrix; members of groups do.
+  if (rules.places.contains(request.format)) append(out.notes, group_optimizers(manifest));
   const RulesOutcome plan =
       plan_rules(rules, request, parameter_shapes(manifest), model_numbers(checkpoint));
   report_unmatched(plan, asked.strict_rules, out);
@@ -143,6 +147,8 @@ std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const Transfo
     ++applied.tensors;
   }
   out.applied.push_back(std::move(applied));
+  if (const auto places = rules.places.find(request.format); places != rules.places.end())
+    append(out.notes, move_to_megatron_places(manifest, parse_megatron_places(places->second)));
   return plan.vocabulary;
 }
 

@@ -234,7 +234,7 @@ class Rekeyer {
   void add_groups(std::vector<StateEntry>& entries, const StateEntry& first) const {
     Path root;
     for (const PathItem& item : first.path) {
-      if (item.text().starts_with("param_groups.")) break;
+      if (item.text().starts_with("param_groups.") || item.text() == "param_to_group_meta") break;
       root.push_back(item);
     }
     for (std::size_t g = 0; g < optim_.groups.size(); ++g) {
