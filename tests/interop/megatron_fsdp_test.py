@@ -7,7 +7,7 @@ wrapper class itself needs CUDA streams, so that names and slices of parameters 
 them. What ckpt-convert makes of it is loaded by dist_checkpointing.load into a real model and its distributed
 optimizer, which takes a step; the way back is loaded by DCP into the DTensors of the source.
 """
-import os, sys, tempfile
+import os, re, sys, tempfile
 
 from support import ROOT, done, tool
 import torch
@@ -28,7 +28,7 @@ def te_name(name, case):
     for own, fused in FUSED.items():
         if not (case.get("experts") and own == "pre_mlp_layernorm."):
             name = name.replace(own, fused)
-    return name
+    return re.sub(r"local_experts\.(\d+)\.(linear_fc\d)\.(\w+)", r"\2.\3\1", name)
 
 
 class Wrapped:
@@ -182,7 +182,8 @@ def load_dist(rank, world, case, folder):
 
 def main():
     n = 0
-    for name, case in CASES.items():
+    for name in sys.argv[1:] or CASES:
+        case = CASES[name]
         with tempfile.TemporaryDirectory() as work:
             source, dist, back = (os.path.join(work, x) for x in ("fsdp/iter_0000007", "dist/iter_0000007", "back/iter_0000007"))
             spawn(save, 2, case, source)

@@ -72,7 +72,8 @@ void visit_convert_flags(Options& o, Visitor& visit) {
              NameFile{o.names.map});
   visit.flag({"--rules", "RULES",
               "names and fusion of another system: llama, qwen2, gpt-neox, mixtral, qwen3-moe, "
-              "deepseek-v3, glm4-moe, gpt-oss or FILE; then :SIDE and ,heads=N,... where needed"},
+              "deepseek-v3, glm4-moe, gpt-oss, megatron-fsdp or FILE; then :SIDE and ,heads=N,... "
+              "where needed"},
              o.transform.rules);
   visit.flag({"--strict-rules", nullptr,
               "refuse parameters that no rule of --rules names; default: they stay"},

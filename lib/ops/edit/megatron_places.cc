@@ -29,7 +29,7 @@ bool is_half(std::string_view fqn) {
   return fqn.find("linear_fc1.") != fqn.npos && (fqn.ends_with(kFirst) || fqn.ends_with(kSecond));
 }
 
-/// Of expert-parallel ranks' own: Megatron chains an optimizer for these to that of all others.
+/// A group of expert-parallel ranks alone: Megatron chains an optimizer for these to that of all others.
 bool is_expert_group(const OptimGroup& group) {
   const Value* flag = group.find("is_expert_parallel");
   return flag != nullptr && flag->kind() == Value::Kind::kBool && flag->as_bool();
@@ -167,7 +167,7 @@ class Mover {
         if (!is_option(role)) break;  // of the optimizer's own: where it is
         return;
       case Role::kOther:
-        if (to_fsdp_ && is_of_torch_dist(entry)) return;
+        if (to_fsdp_ && (is_of_torch_dist(entry) || expand(entry, entries))) return;
         break;
     }
     entries.push_back(std::move(entry));
@@ -184,6 +184,24 @@ class Mover {
       return true;
     }
     return entry.name == "optimizer.param_state_sharding_type";
+  }
+
+  /// A dict of values, which torch_dist keeps as one: DCP has each value by itself.
+  static bool expand(const StateEntry& entry, std::vector<StateEntry>& entries) {
+    constexpr std::uint64_t kMostLeaves = std::uint64_t{1} << 20;
+    bool tensors = !entry.value.is_dict();
+    for_each_tensor(entry.value, [&tensors](std::uint32_t) { tensors = true; });
+    if (tensors) return false;
+    ValueBudget budget(kMostLeaves);
+    StateDict leaves = flatten(entry.value, budget);
+    if (!leaves.containers.empty()) return false;  // what paths alone do not give back
+    for (StateEntry& leaf : leaves.entries) {
+      leaf.path.insert(leaf.path.begin(), entry.path.begin(), entry.path.end());
+      leaf.name = dotted(leaf.path);
+      leaf.rank = entry.rank;
+      entries.push_back(std::move(leaf));
+    }
+    return !leaves.entries.empty();
   }
 
   Path state_path(const std::string& fqn, const std::string& leaf) const {
@@ -259,7 +277,7 @@ class Mover {
                          all.size(), printable(fqn)),
              "leave the optimizer out with --only model");
       inferred = inferred || (all.size() > 1 && group->stored_members.empty());
-      // Of a gated matrix in halves the options stand once, under the name of the whole.
+      // The options of a matrix in halves stand once, under the name of the whole.
       const std::string whole = is_half(fqn) ? fqn.substr(0, fqn.size() - kFirst.size()) : fqn;
       if (!done.insert(whole).second) continue;
       for (const auto& [key, option] : group->options) {

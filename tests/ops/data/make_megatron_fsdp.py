@@ -67,6 +67,7 @@ def main():
         options = lambda decays: {"lr": 0.001, "betas": (0.9, 0.95), "weight_decay": 0.1 if decays else 0.0,
                                   "wd_mult": 1.0 if decays else 0.0, "lr_mult": 1.0, "is_expert_parallel": False, "step": 7}
         state = {"args": argparse.Namespace(swiglu=case != "plain", num_layers=LAYERS), "checkpoint_version": 3.0, "iteration": 7,
+                 "opt_param_scheduler": {"num_steps": 7, "max_lr": 0.001},
                  "model": {"module." + n: w for n, w in parts.items()},
                  "optimizer": {"state": {wrap + n: {"exp_avg": 2 * w + 1, "exp_avg_sq": w * w} for n, w in parts.items()},
                                "param_to_group_meta": {wrap + n: options(w.dim() > 1) for n, w in unsplit(parts).items()}}}
