@@ -63,9 +63,7 @@ def loaded_by_megatron(family, folder, work, local):
     assert not wanting.unexpected_keys, wanting
     assert all(k.endswith("_extra_state") for k in wanting.missing_keys), wanting
     check_filled(family, model, local)
-    if family == "deepseek-v3":  # core's local latent attention has no torch_dist names of Transformer Engine's
-        return
-    layers = "megatron-dist" if family == "glm4-moe" else "megatron-dist-layers"
+    layers = "megatron-dist" if family in ("glm4-moe", "deepseek-v3") else "megatron-dist-layers"
     dist = os.path.join(work, "iter_0000002")
     tool("ckpt-convert", folder, dist, "--to", "megatron-dist", "--mesh", "tp=1", "--rules", f"{family}:{layers}", "--strict-rules")
     model = fresh_megatron(family)
@@ -75,6 +73,12 @@ def loaded_by_megatron(family, folder, work, local):
         layer = key.rsplit("pre_mlp_layernorm.", 1)[0]
         if layer != key and layer + "mlp.router.weight" in asked:
             value.key = value.key.replace("mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm.")
+        elif layer != key:  # beside latent attention they have one name for both
+            value.key = value.key.replace("pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_")
+        # Norms of latent attention are named apart from the projections behind them, which have them inside there.
+        for norm, projection in (("q_layernorm.", "linear_q_up_proj."), ("kv_layernorm.", "linear_kv_up_proj.")):
+            if projection + "weight" in key.replace(norm, projection):
+                value.key = value.key.replace("self_attention." + norm, "self_attention." + projection + "layer_norm_")
     got = dist_checkpointing.load(asked, dist)
     wanting = model.load_state_dict(got, strict=False)
     assert all(k.endswith("_extra_state") for k in wanting.missing_keys), wanting
@@ -84,7 +88,7 @@ def loaded_by_megatron(family, folder, work, local):
 def main():
     import make_moe_rules as cases
     n = 0
-    for family in ("qwen3-moe", "mixtral", "gpt-oss", "glm4-moe", "deepseek-v3"):
+    for family in sys.argv[1:] or ("qwen3-moe", "mixtral", "gpt-oss", "glm4-moe", "deepseek-v3"):
         hub, memory = cases.hub_and_memory(family)
         cases.real_megatron(family)  # starts Megatron's groups
         with tempfile.TemporaryDirectory() as work:
