@@ -47,8 +47,8 @@ class Mover {
       : manifest_(manifest), to_fsdp_(places == MegatronPlaces::kFsdp) {}
 
   std::vector<Note> run() {
-    check_halves();
     if (to_fsdp_) masters_become_weights();
+    check_halves();
     roles_ = find_roles(manifest_.state);
     states_ = canonical_optim_states(manifest_, roles_);
     check_one();
