@@ -8,6 +8,7 @@
 #include <tessera/base/parallel.h>
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
+#include <tessera/format/training_folder.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -109,7 +110,9 @@ std::string formats_text() {
   std::string lines;
   for (const FormatDriver* driver : all_formats()) {
     const Capabilities can = driver->capabilities();
-    std::string notes = can.writes ? "reads, writes" : "reads";
+    std::string notes = can.writes                    ? "reads, writes"
+                        : as_training_folder(*driver) ? "reads, writes a model with its optimizer"
+                                                      : "reads";
     if (!can.result_suffix.empty()) notes += fmt::format("; DST ending in {}", can.result_suffix);
     if (!can.preset.empty()) notes += fmt::format("; --to {}", can.preset);
     lines += fmt::format("{:<20} {}\n", driver->id(), notes);

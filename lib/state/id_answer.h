@@ -3,6 +3,7 @@
 // of that model.
 #include <tessera/state/optim_state.h>
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <string>
@@ -37,6 +38,13 @@ struct IdShapes {
   std::vector<std::size_t> group_sizes;
   bool sure = true;  // false: the optimizer is unknown, its state may have any shape
 };
+
+/// Whether an id has no name: which parameters the optimizer has is not known then.
+inline bool has_unnamed_ids(const OptimState& optim) {
+  return optim.dialect == OptimDialect::kById &&
+         std::ranges::any_of(optim.parameters,
+                             [](const OptimParameter& p) { return p.weight == kNoTensor; });
+}
 
 /// Parameters that other optimizers with ids have been given.
 struct GivenWeights {

@@ -431,6 +431,8 @@ std::vector<OptimState> canonical_optim_states(const Manifest& manifest, const R
     states.push_back(canonical.make());
     unlisted.push_back(canonical.unlisted());
   }
+  // An id without a name may be any of them.
+  if (std::ranges::any_of(states, has_unnamed_ids)) return states;
   for (std::size_t i = 0; i < states.size(); ++i)
     for (const OptimWeight& weight : unlisted[i])
       if (!listed.contains(weight.tensor)) states[i].unlisted_weights.push_back(weight.fqn);

@@ -133,17 +133,129 @@ TEST_CASE("a reshard of a trainer's folder is such a folder again, with what lie
   }
 }
 
-TEST_CASE("hf-trainer is written from its own kind alone, on one rank, with ids") {
+TEST_CASE("a trainer's folder made of another format has the ids that the trainer gave") {
+  for (const std::string& name : sample_names("hf-trainer")) {
+    for (const OptimKeys keys : {OptimKeys::kFqn, OptimKeys::kKeep}) {
+      INFO(name << (keys == OptimKeys::kFqn ? " by names" : " by ids"));
+      MemoryFileSystem fs;
+      load_sample(fs, name);
+      ConvertOptions there = convert_options("/source", "/dcp", 2, "torch-dcp");
+      there.optim_keys = keys;
+      convert(fs, there);
+      ConvertOptions back = convert_options("/dcp", "/back", 1, "hf-trainer");
+      back.verify = true;
+      const ConvertReport report = convert(fs, back);
+      CHECK(report.published);
+      CHECK(report.balance.left_out().empty());
+      CHECK(std::ranges::any_of(report.notes, [](const Note& note) {
+        return has(note.message, "no trainer_state.json");
+      }));
+      OpenedCheckpoint again = open_checkpoint(fs, "/back");
+      CHECK(again.driver->id() == "hf-trainer");
+      again.locate_all({});
+      CHECK(content_of(again.manifest, *again.directory) ==
+            expected_content(SampleCase(name).expected));
+      if (fs.stat("/source/config.json"))
+        fs.write_file("/back/config.json", fs.read_file("/source/config.json"));
+      CHECK(named_ids(open_checkpoint(fs, "/back")) == expected_ids(name));
+    }
+  }
+}
+
+TEST_CASE("an optimizer whose groups are not the trainer's is regrouped where that is sure") {
+  MemoryFileSystem fs;
+  load_sample(fs, "hf-trainer/llama_adamw");
+  ConvertOptions flat = convert_options("/source", "/dcp", 2, "torch-dcp");
+  flat.optim_keys = OptimKeys::kFqn;
+  convert(fs, flat);
+  // Names that no model has, in the groups that the trainer made: their order is the optimizer's.
+  ConvertOptions renamed = convert_options("/dcp", "/known", 1, "hf-trainer");
+  renamed.names.renames = {{"*gate_proj*", "*gate_prej*"}};
+  convert(fs, renamed);
+  Names ids;
+  for (auto [id, fqn] : expected_ids("hf-trainer/llama_adamw")) {
+    if (const std::size_t at = fqn.find("gate_proj"); at != fqn.npos)
+      fqn.replace(at, 9, "gate_prej");
+    ids[id] = fqn;
+  }
+  CHECK(named_ids(open_checkpoint(fs, "/known")) == ids);
+  // A name that says "no decay", in the group that decays: these groups are not the trainer's.
+  renamed.destination = "/unknown";
+  renamed.names.renames = {{"*gate_proj*", "*gate_norm*"}};
+  const Status unknown = status_of(fs, renamed);
+  CHECK(unknown.code == Code::kUnsupported);
+  CHECK(has(unknown.message, "in which order"));
+  CHECK(has(unknown.hint, "--optim-keys id"));
+  renamed.optim_keys = OptimKeys::kId;
+  CHECK(convert(fs, renamed).published);
+}
+
+TEST_CASE("FSDP's full state dict is one state, by names, and stays one") {
+  MemoryFileSystem fs;
+  load_sample(fs, "accelerate/fsdp2_full_w2");
+  const auto content = expected_content(SampleCase("accelerate/fsdp2_full_w2").expected);
+  OpenedCheckpoint opened = open_checkpoint(fs, "/source");
+  CHECK(opened.driver->id() == "hf-trainer");
+  opened.locate_all({});
+  CHECK(content_of(opened.manifest, *opened.directory) == content);
+  ConvertOptions again = convert_options("/source", "/again", 1);
+  again.verify = true;
+  CHECK(convert(fs, again).published);
+  CHECK(fs.stat("/again/pytorch_model_fsdp.bin"));
+  CHECK(fs.stat("/again/optimizer.bin"));
+  OpenedCheckpoint written = open_checkpoint(fs, "/again");
+  written.locate_all({});
+  CHECK(content_of(written.manifest, *written.directory) == content);
+  // Trainer without FSDP keeps ids.
+  ConvertOptions plain = convert_options("/source", "/plain", 1);
+  plain.optim_keys = OptimKeys::kId;
+  CHECK(convert(fs, plain).published);
+  CHECK(fs.stat("/plain/model.safetensors"));
+  CHECK(fs.stat("/plain/optimizer.pt"));
+  // Trainer saves the model beside it, which FSDP does not read.
+  fs.write_file("/source/model.safetensors", fs.read_file("/plain/model.safetensors"));
+  CHECK(open_checkpoint(fs, "/source").manifest.find("optimizer.state.lm_head.weight.exp_avg") !=
+        nullptr);
+  // A cut file is found.
+  edit(fs, "/source/optimizer.bin", [](Bytes& bytes) { bytes.resize(bytes.size() / 2); });
+  CHECK(find(verify(fs, "/source"), "CK042", "optimizer.bin") != nullptr);
+}
+
+TEST_CASE("accelerate's names of files stay where its folder is written again") {
+  MemoryFileSystem fs;
+  load_sample(fs, "hf-trainer/llama_adamw");
+  for (const char* stem : {"optimizer", "scheduler"}) {
+    const std::string path = std::string("/source/") + stem;
+    fs.write_file(path + ".bin", fs.read_file(path + ".pt"));
+    fs.remove_file(path + ".pt");
+  }
+  convert(fs, convert_options("/source", "/again", 1));
+  CHECK(fs.stat("/again/optimizer.bin"));
+  CHECK(fs.stat("/again/scheduler.bin"));
+  CHECK_FALSE(fs.stat("/again/optimizer.pt"));
+}
+
+TEST_CASE("another adapter of the model, in a folder of its name, is named and left behind") {
   MemoryFileSystem fs;
   load_sample(fs, "hf-trainer/llama_lora");
-  convert(fs, convert_options("/source", "/dcp", 2, "torch-dcp"));
-  const Status other = status_of(fs, convert_options("/dcp", "/back", 1, "hf-trainer"));
-  CHECK(other.code == Code::kUnsupported);
-  CHECK(has(other.message, "of that format alone"));
+  fs.create_directory("/source/other one");
+  fs.write_file("/source/other one/adapter_model.safetensors",
+                fs.read_file("/source/adapter_model.safetensors"));
+  const OpenedCheckpoint opened = open_checkpoint(fs, "/source");
+  CHECK(opened.driver->id() == "hf-trainer");
+  CHECK(opened.beside.at(0).path == "other one");
+  CHECK(opened.beside[0].what == "an adapter");
+  const ConvertReport report = convert(fs, convert_options("/source", "/again", 1));
+  REQUIRE(report.balance.left_behind.size() == 1);
+  CHECK(report.balance.left_behind[0].path == "other one");
+}
+
+TEST_CASE("hf-trainer is a model with its optimizer on one rank") {
+  MemoryFileSystem fs;
+  load_sample(fs, "hf-trainer/llama_lora");
   CHECK(status_of(fs, convert_options("/source", "/three", 3)).code == Code::kUnsupported);
-  ConvertOptions named = convert_options("/source", "/names", 1);
-  named.optim_keys = OptimKeys::kFqn;
-  CHECK(has(status_of(fs, named).message, "ids of parameters"));
+  convert(fs, convert_options("/source/adapter_model.safetensors", "/alone", 1, "torch-dcp"));
+  CHECK(has(status_of(fs, convert_options("/alone", "/none", 1, "hf-trainer")).hint, "--to hf"));
   ConvertOptions model = convert_options("/source", "/model", 1);
   model.selection.only = Part::kModel;
   const Status alone = status_of(fs, model);

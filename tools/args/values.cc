@@ -5,6 +5,7 @@
 #include <tessera/base/small_file.h>
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
+#include <tessera/format/training_folder.h>
 #include <tessera/reshard/memory_limit.h>
 
 #include <algorithm>
@@ -47,7 +48,8 @@ std::string one_of(const std::string& flag, const std::string& value, std::strin
 std::vector<std::string> handled_formats(bool to_write) {
   std::vector<std::string> ids;
   for (const FormatDriver* driver : all_formats())
-    if (!to_write || driver->capabilities().writes) ids.emplace_back(driver->id());
+    if (!to_write || driver->capabilities().writes || as_training_folder(*driver) != nullptr)
+      ids.emplace_back(driver->id());
   if (!to_write) return ids;
   for (const FormatDriver* driver : all_formats())
     if (const std::string_view preset = driver->capabilities().preset; !preset.empty())

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 #include <tessera/format/hf_trainer.h>
+#include <tessera/format/training_folder.h>
 
 #include "lib/format/about_weights.h"
+#include "lib/format/hf_trainer/adopt_state.h"
 #include "lib/format/hf_trainer/files.h"
 #include "lib/format/hf_trainer/reader.h"
 #include "lib/format/torch_files/archive_driver.h"
@@ -9,16 +11,15 @@
 namespace tessera {
 namespace {
 
-class HfTrainerDriver final : public ArchiveDriver {
+constexpr std::string_view kTrainerState = "trainer_state.json";
+
+class HfTrainerDriver final : public ArchiveDriver, public TrainingFolder {
  public:
   std::string_view id() const override { return "hf-trainer"; }
   Capabilities capabilities() const override {
     static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag};
-    return {.writes = false,
-            .keeps_opaque = true,
-            .keeps_containers = true,
-            .rewrites = true,
-            .writes_with = kWrites};
+    return {
+        .writes = false, .keeps_opaque = true, .keeps_containers = true, .writes_with = kWrites};
   }
 
   ProbeResult probe(const Place& place) const override {
@@ -32,6 +33,18 @@ class HfTrainerDriver final : public ArchiveDriver {
   }
   Manifest manifest(const Place& place, const ReadOptions& options) const override {
     return hf_trainer::read_manifest(place, options);
+  }
+  std::vector<Note> adopt(Manifest& source, TargetRequest& request, OptimKeys keys) const override {
+    return hf_trainer::adopt_state(source, request, keys);
+  }
+  std::span<const std::string_view> sidecars() const override {
+    static constexpr std::string_view kFiles[] = {kTrainerState, "training_args.bin",
+                                                  "rng_state*.pth", "scheduler.pt", "scaler.pt"};
+    return kFiles;
+  }
+  std::string_view needed_sidecar() const override { return kTrainerState; }
+  void restate_as_written(Manifest& source, const StateDict& written) const override {
+    hf_trainer::restate_as_written(source, written);
   }
   OutputPlan output_plan(const Manifest& source, const TargetRequest& request) const override {
     return hf_trainer::plan_output(source, request);

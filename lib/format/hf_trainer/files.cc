@@ -14,7 +14,8 @@ struct Weights {
   bool is_safetensors;
   bool is_adapter;
 };
-constexpr std::array<Weights, 6> kWeights = {{
+constexpr std::array<Weights, 7> kWeights = {{
+    {kFsdpWeights, false, false},
     {"model.safetensors", true, false},
     {"model.safetensors.index.json", true, false},
     {"pytorch_model.bin", false, false},
@@ -50,12 +51,13 @@ std::optional<StateFolder> find_state(const Directory& directory) {
   }
   if (out.files.empty() || out.files[0].key != kKeys[0]) return std::nullopt;
   for (const Weights& weights : kWeights) {
-    if (!names.contains(weights.name)) continue;
+    if (!names.contains(weights.name) || out.is_fsdp) continue;
     if (!out.weights.empty() && out.is_adapter != weights.is_adapter) return std::nullopt;
     if (!out.weights.empty()) continue;
     out.weights = weights.name;
     out.is_safetensors = weights.is_safetensors;
     out.is_adapter = weights.is_adapter;
+    out.is_fsdp = weights.name == kFsdpWeights;
   }
   if (out.weights.empty()) return std::nullopt;
   return out;

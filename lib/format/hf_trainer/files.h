@@ -1,7 +1,8 @@
 #pragma once
 // Which files of a folder are one training state: the weights of one model, its optimizer, and what
 // the trainer keeps as small dicts. Names are those of Trainer (`optimizer.pt`) and of accelerate's
-// save_state (`optimizer.bin`).
+// save_state (`optimizer.bin`). FSDP with FULL_STATE_DICT has both in one file each, the optimizer by
+// names: `pytorch_model_fsdp.bin` and `optimizer.bin`.
 #include <tessera/format/format_driver.h>
 
 #include <optional>
@@ -10,6 +11,10 @@
 #include <vector>
 
 namespace tessera::hf_trainer {
+
+/// Where the weights and the optimizer stand in the state.
+inline constexpr std::string_view kModel = "model";
+inline constexpr std::string_view kOptimizer = "optimizer";
 
 struct StateFile {
   std::string file;  // "optimizer.pt"
@@ -20,11 +25,16 @@ struct StateFolder {
   std::string weights;          // a name that shows them: "model.safetensors", or an index
   bool is_safetensors = false;  // else files of torch.save
   bool is_adapter = false;
+  bool is_fsdp = false;          // of FULL_STATE_DICT
   std::vector<StateFile> files;  // the optimizer first
 };
 
 /// What Trainer writes with torch.save, the optimizer first.
 std::vector<StateFile> state_files();
+
+inline constexpr std::string_view kFsdpWeights = "pytorch_model_fsdp.bin";
+/// In Manifest::provenance, with a key of the state behind it: the name of that part's file.
+inline constexpr std::string_view kFileOf = "writer.hf-trainer.file.";
 
 /// PEFT's, before the names of the model that it adapts.
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";

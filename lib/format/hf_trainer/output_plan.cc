@@ -21,9 +21,6 @@
 namespace tessera::hf_trainer {
 namespace {
 
-constexpr std::string_view kModel = "model";
-constexpr std::string_view kOptimizer = "optimizer";
-
 std::string_view top_of(const Path& path) {
   return !path.empty() && path[0].kind == PathItem::Kind::kKey ? std::string_view(path[0].key)
                                                                : std::string_view();
@@ -61,9 +58,13 @@ class PlanBuilder {
 
   OutputPlan build() {
     check_state();
-    OutputPlan plan = weights();
-    for (const StateFile& file : state_files())
-      if (has(file.key)) plan = join_plans(std::move(plan), archive(file));
+    OutputPlan plan =
+        by_name_ ? archive({std::string(kFsdpWeights), std::string(kModel)}) : weights();
+    for (StateFile file : state_files()) {
+      if (!has(file.key)) continue;
+      file.file = file_name(file);
+      plan = join_plans(std::move(plan), archive(file));
+    }
     plan.format = "hf-trainer";
     return plan;
   }
@@ -74,16 +75,28 @@ class PlanBuilder {
                                [&](const StateEntry& entry) { return top_of(entry.path) == key; });
   }
 
-  void check_state() const {
+  /// As its folder had it: Trainer and accelerate give the files other suffixes. An optimizer by
+  /// names is FSDP's, whose file has one name.
+  std::string file_name(const StateFile& file) const {
+    if (file.key == kOptimizer && by_name_) return "optimizer.bin";
+    const auto recorded = source_.provenance.find(std::string(kFileOf) + file.key);
+    const bool as_source = was_by_name() == by_name_ || file.key != kOptimizer;
+    return recorded != source_.provenance.end() && as_source ? recorded->second : file.file;
+  }
+  bool was_by_name() const {
+    const auto weights = source_.provenance.find(std::string(kFileOf) + std::string(kModel));
+    return weights != source_.provenance.end() && weights->second == kFsdpWeights;
+  }
+
+  void check_state() {
     const Roles roles = find_roles(source_.state);
     if (!has(kModel) || !has(kOptimizer))
       fail(Code::kUnsupported,
            "hf-trainer is a model below \"model\" and its optimizer below \"optimizer\"",
            has(kModel) ? "use --to hf for the model alone" : "use --to torch-dcp");
-    for (const OptimizerRoot& optimizer : roles.optimizers)
-      if (optimizer.dialect != OptimDialect::kById)
-        fail(Code::kUnsupported, "Trainer keeps its optimizer by the ids of parameters",
-             "leave out --optim-keys, or use --to torch-dcp");
+    by_name_ = std::ranges::all_of(roles.optimizers, [](const OptimizerRoot& optimizer) {
+      return optimizer.dialect == OptimDialect::kByFqn;
+    });
     std::set<std::string, std::less<>> places = {std::string(kModel)};
     for (const StateFile& file : state_files()) places.insert(file.key);
     for (const StateEntry& entry : source_.state.entries)
@@ -133,6 +146,7 @@ class PlanBuilder {
 
   const Manifest& source_;
   const TargetRequest& request_;
+  bool by_name_ = false;  // as FSDP has it with FULL_STATE_DICT
 };
 
 }  // namespace

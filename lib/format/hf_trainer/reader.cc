@@ -114,6 +114,9 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   whole.dialect =
       fmt::format("Hugging Face Trainer, {} ({}) beside {}",
                   folder->is_adapter ? "an adapter" : "weights", written, folder->files[0].file);
+  whole.provenance[std::string(kFileOf) + "model"] = folder->weights;
+  for (const StateFile& file : folder->files)
+    whole.provenance[std::string(kFileOf) + file.key] = file.file;
   if (!in_order) set_order_of_names(whole);
   return whole;
 }

@@ -56,6 +56,7 @@ class Conversion {
   void book_transformations();
   void shape_state();
   void dequantize_source();
+  void note_turned_experts(const std::vector<std::string>& blocks);
   void transform();
   void clean_names();
   void check_layout_globs() const;

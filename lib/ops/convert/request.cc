@@ -5,6 +5,7 @@
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
+#include <tessera/format/training_folder.h>
 #include <tessera/storage/checksum.h>
 #include <tessera/storage/stage.h>
 
@@ -160,12 +161,9 @@ const FormatDriver& resolve_target(const ConvertOptions& options, std::string_vi
   }
   const FormatDriver& driver = known_format(id);
   const Capabilities can = driver.capabilities();
-  if (!can.writes && !(can.rewrites && id == source_format)) {
-    fail(Code::kUnsupported,
-         can.rewrites ? fmt::format("{} is written from a checkpoint of that format alone", id)
-                      : fmt::format("{} is read, not written", id),
+  if (!can.writes && as_training_folder(driver) == nullptr)
+    fail(Code::kUnsupported, fmt::format("{} is read, not written", id),
          "choose another format with --to, for example torch-dcp");
-  }
   check_ranks(driver, request);
   request.single_file = !implied.empty();
   std::string stem = last_component(options.destination);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/training_folder.h>
 #include <tessera/ops/scan.h>
 
 #include <algorithm>
@@ -29,12 +30,28 @@ void Conversion::plan_sidecars() {
   const Selection& selection = options_.selection;
   const bool whole = !selection.only && selection.include.empty() && selection.exclude.empty() &&
                      selection.root.empty() && !request_.hf_preset;
-  const bool same_format = whole && driver_->id() == source_.driver->id() && !output_.single_file;
+  const bool same_format = driver_->id() == source_.driver->id();
+  const TrainingFolder* folder = as_training_folder(*driver_);
+  const auto fits = [&](const Beside& beside) {
+    if (same_format || folder == nullptr) return same_format;
+    return std::ranges::any_of(
+        folder->sidecars(), [&](std::string_view glob) { return glob_match(glob, beside.path); });
+  };
   for (const Beside& beside : source_.beside) {
     std::string why;
-    if (same_format && travels(beside) && carry(beside, why)) continue;
+    if (whole && !output_.single_file && travels(beside) && fits(beside) && carry(beside, why))
+      continue;
     leave_behind(beside, why);
   }
+  if (same_format || folder == nullptr) return;
+  const std::string_view needed = folder->needed_sidecar();
+  if (std::ranges::find(sidecars_, needed, &FileInfo::name) == sidecars_.end())
+    report_.notes.push_back(
+        {Finding::kRelatedLeftBehind, Severity::kWarning,
+         fmt::format("the result has no {}, without which its framework does not resume: copy the "
+                     "one that the run wrote at this step",
+                     needed),
+         "", ""});
 }
 
 /// False: it stays behind; `why`, where that is worth a word.

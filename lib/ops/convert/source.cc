@@ -4,6 +4,7 @@
 #include <tessera/base/text.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
+#include <tessera/format/training_folder.h>
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/state/roles.h>
 #include <tessera/state/state_values.h>
@@ -294,15 +295,40 @@ void Conversion::shape_state() {
   append(report_.dropped, dropped);
   report_.balance.leave_out(source_.manifest, "state of single ranks, by --rank-state");
   transform();
+  const TrainingFolder* folder = as_training_folder(*driver_);
+  if (folder == nullptr) return;
+  std::vector<Note> adopted = folder->adopt(source_.manifest, request_, options_.optim_keys);
+  append(report_.notes, adopted);
+  report_.balance.restate(source_.manifest, fmt::format("the form of {}", driver_->id()),
+                          fmt::format("{} has no place for it", driver_->id()));
 }
 
 void Conversion::dequantize_source() {
   if (!transformations_.dequantize) return;
+  std::vector<std::string> blocks;  // names of the weights that GPT-OSS's experts will be
+  for (const StoredTensor& tensor : source_.manifest.tensors)
+    if (const std::string_view name = tensor.name.view();
+        name.ends_with("_proj_blocks") && tensor.spec.shape.rank() == 4)
+      blocks.emplace_back(name.substr(0, name.size() - std::string_view("_blocks").size()));
   Dequantized done = dequantize(source_, *transformations_.dequantize, transfer_);
   append(report_.notes, done.notes);
   report_.transformations.push_back(
       {"dequantize", std::move(done.detail), done.tensors, std::move(done.changes)});
   report_.balance.restate(source_.manifest, "--dequantize");
+  note_turned_experts(blocks);
+}
+
+/// GPT-OSS's blocks lie turned, of which a matrix that is square shows nothing to its loader.
+void Conversion::note_turned_experts(const std::vector<std::string>& blocks) {
+  const Manifest& manifest = source_.manifest;
+  const auto is_plain = [&](const std::string& name) { return manifest.find(name) != nullptr; };
+  if (transformations_.rules || std::ranges::none_of(blocks, is_plain)) return;
+  report_.notes.push_back(
+      {Finding::kCast, Severity::kWarning,
+       fmt::format("{} stack{} of experts are written as the blocks lie, [experts, out, in]; "
+                   "transformers' GPT-OSS has [experts, in, out]: --rules gpt-oss:hf turns them",
+                   blocks.size(), blocks.size() == 1 ? "" : "s"),
+       "", *std::ranges::find_if(blocks, is_plain)});
 }
 
 void Conversion::transform() {

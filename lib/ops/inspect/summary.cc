@@ -11,6 +11,7 @@
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/open/shared_storage.h"
 #include "lib/ops/open/step_name.h"
+#include "lib/state/id_answer.h"
 
 namespace tessera {
 namespace {
@@ -162,6 +163,7 @@ class Summarizer {
     row.kind = optim.kind;
     row.dialect = dialect_name(optim.dialect);
     std::set<std::string> leaves;
+    unnamed_ids_ = unnamed_ids_ || has_unnamed_ids(optim);
     for (const OptimParameter& p : optim.parameters) {
       row.parameters_with_state += !p.leaves.empty();
       for (const OptimLeaf& leaf : p.leaves) leaves.insert(leaf.name);
@@ -190,7 +192,7 @@ class Summarizer {
       if (tensor.kind != TensorKind::kParam || is_copy) continue;
       ++out_.parameters;
       out_.parameter_numel += tensor.spec.shape.numel();
-      if (out_.optimizers.empty() || role.role != Role::kModel) continue;
+      if (out_.optimizers.empty() || unnamed_ids_ || role.role != Role::kModel) continue;
       ++(trainable_.contains(role.fqn) ? out_.trainable : out_.frozen);
     }
   }
@@ -230,6 +232,7 @@ class Summarizer {
   const Manifest& manifest_;
   Roles roles_;
   std::set<std::string> trainable_;
+  bool unnamed_ids_ = false;  // which parameters are trained is not known
   SummaryReport out_;
 };
 

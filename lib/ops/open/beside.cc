@@ -182,7 +182,7 @@ class BesideFinder {
     const bool of_deepspeed = name.starts_with("global_step");
     const bool of_fsdp = name.starts_with("pytorch_model_fsdp");
     const bool optimizer = names_an_optimizer(name);
-    if (!of_deepspeed && !of_fsdp && !optimizer) return std::nullopt;
+    if (!of_deepspeed && !of_fsdp && !optimizer) return other_adapter(path);
     Beside out;
     out.is_folder = true;
     try {
@@ -195,6 +195,20 @@ class BesideFinder {
     out.kind = of_fsdp ? Beside::Kind::kWeights : Beside::Kind::kOptimizer;
     out.what = of_fsdp ? "weights" : of_deepspeed ? "DeepSpeed's state" : "optimizer state";
     return out;
+  }
+
+  /// PEFT keeps the adapters of a model but for the default one in folders of their names.
+  std::optional<Beside> other_adapter(const std::string& path) const {
+    if (!adapter_) return std::nullopt;
+    Beside out;
+    out.is_folder = true;
+    out.what = "an adapter";
+    bool holds_weights = false;
+    for (const FileInfo& info : fs_.open_directory(path)->list()) {
+      holds_weights = holds_weights || info.name.starts_with("adapter_model.");
+      if (info.type == FileType::kRegular) out.bytes += info.size_bytes;
+    }
+    return holds_weights ? std::optional(out) : std::nullopt;
   }
 
   FileSystem& fs_;

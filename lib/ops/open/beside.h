@@ -7,7 +7,7 @@
 //   weights     of another kind than those that were chosen: a model beside an adapter, the base
 //               of an adapter, accelerate's pytorch_model_fsdp_<N>
 //   sidecars    scheduler, random numbers, trainer, data loader, Lightning's meta.pt, the same
-//               weights in another file format
+//               weights in another file format; other adapters of the model, in folders of theirs
 //
 // Checkpoints of other steps below a folder (checkpoint-500/) are none of this: they are whole
 // states of their own.
