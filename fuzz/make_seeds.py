@@ -442,6 +442,46 @@ def torch_zip(pickle):
     return stored_zip({"archive/data.pkl": pickle, "archive/version": "3\n", "archive/data/0": b"\x80\x02\x00\x01"})
 
 
+# Modules of torch.nn, and what only looks like one.
+def text2(text):
+    return b"X" + struct.pack("<I", len(text)) + text.encode()
+
+
+def dict2(entries):
+    return b"}(" + b"".join(text2(key) + value for key, value in entries.items()) + b"u"
+
+
+def module2(parameters=b"}", buffers=b"}", modules=b"}", unsaved=b"c__builtin__\nset\n](e\x85R", name="torch.nn.modules.linear\nLinear", **more):
+    state = {"training": b"\x88", "_parameters": parameters, "_buffers": buffers, "_modules": modules, "_non_persistent_buffers_set": unsaved, **more}
+    return b"c" + name.encode() + b"\n)\x81" + dict2({key: value for key, value in state.items() if value}) + b"b"
+
+
+def module_seeds():
+    w = (b"ctorch._utils\n_rebuild_tensor_v2\n((" + text2("storage") + b"ctorch\nFloatStorage\n" + text2("0") + text2("cpu")
+         + b"K\x01tQK\x00K\x01\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR")
+    one = dict2({"w": w})
+    leaf = module2(one, dict2({"b": w, "s": w, "n": b"N"}), unsaved=b"c__builtin__\nset\n](" + text2("s") + b"e\x85R", plain=w, size=b"K\x01")
+    hook = b"ctorch.nn.utils.spectral_norm\nSpectralNormStateDictHook\n)\x81"
+    old = b"ccopy_reg\n_reconstructor\n(ctorch.nn.modules.linear\nLinear\nc__builtin__\nobject\nNtR" + dict2({"_parameters": one, "_buffers": b"}", "_modules": b"}"}) + b"b"
+    bad = {"list": module2(b"](" + w + b"e"), "number": module2(b"}K\x01" + w + b"s"), "hook": module2(one, _state_dict_hooks=dict2({"a": b"cm\nf\n"})),
+           "hooks": module2(one, _state_dict_hooks=b"]"), "filled_hooks": module2(one, _state_dict_hooks=b"ccollections\nOrderedDict\n]\x85R"),
+           "method": module2(one, state_dict=b"N"), "class": module2(one, name="my\nNet"), "unsaved": module2(one, unsaved=b"N"),
+           "unsaved_number": module2(one, unsaved=b"c__builtin__\nset\n](K\x01e\x85R"), "unsaved_two": module2(one, unsaved=b"c__builtin__\nset\n]]\x86R")}
+    inside = module2(one, modules=dict2({"0": leaf, "n": b"N", "same": leaf, **bad}), unsaved=b"", _state_dict_hooks=dict2({"a": hook}), _state_dict_pre_hooks=b"N")
+    yield "tree", inside
+    yield "places", dict2({"a": leaf, "l": b"](" + leaf + b"e", "t": b"(" + leaf + b"t", "o": b"ccollections\nOrderedDict\n)R" + dict2({"x": old})[2:].join([b"(", b""]), "n": b"N"}) + b"K\x07" + leaf + b"s"
+    yield "only_unread", module2(modules=dict2({"0": bad["class"]}))
+    yield "itself", b"ctorch.nn.modules.linear\nLinear\n)\x81q\x01" + dict2({"_parameters": one, "_buffers": b"}", "_modules": dict2({"0": b"h\x01"})}) + b"b"
+    yield "one_name", module2(dict2({"a.w": w}), modules=dict2({"a": module2(one)}))
+    yield "shared", b"]" + module2() + b"q\x01a" + b"".join(b"0" + module2(modules=dict2({"a": b"h\x01", "b": b"h\x01"})) + b"q\x01" for _ in range(40)) + b"."
+    for name, pickle in bad.items():
+        yield name, pickle
+
+
+for name, pickle in module_seeds():
+    put("torch_archive", f"module_{name}", torch_zip(b"\x80\x02" + pickle + b"."))
+
+
 def npy(kind, content):
     header = repr({"descr": kind, "fortran_order": False, "shape": (1,)}).encode()
     header += b" " * (63 - (10 + len(header)) % 64) + b"\n"

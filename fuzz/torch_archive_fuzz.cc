@@ -37,8 +37,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const ByteWindow window = ByteWindow::whole(file);
   looks_like_torch_archive(window);
   fuzz::refuse_cleanly([&] { open_torch_archive(window, {}); });
+  fuzz::refuse_cleanly([&] { open_torch_archive(window, {.modules_as_state = true}); });
   fuzz::refuse_cleanly([&] {
-    TorchArchive archive = open_torch_archive(window, {.allow_opaque_root = true});
+    TorchArchive archive =
+        open_torch_archive(window, {.allow_opaque_root = true, .modules_as_state = true});
     locate_storages(window, archive);
     check(archive, size);
   });

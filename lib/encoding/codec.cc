@@ -28,10 +28,16 @@ std::string_view base_name(std::string_view codec) {
   return name.substr(0, name.find('@'));
 }
 
-Bytes decode_zstd(ByteView in, std::uint64_t max_output_bytes) {
-  const std::unique_ptr<ZSTD_DCtx, std::size_t (*)(ZSTD_DCtx*)> context(ZSTD_createDCtx(),
-                                                                        ZSTD_freeDCtx);
+using Context = std::unique_ptr<ZSTD_DCtx, std::size_t (*)(ZSTD_DCtx*)>;
+
+Context zstd_context() {
+  Context context(ZSTD_createDCtx(), ZSTD_freeDCtx);
   if (!context) fail(Code::kResourceExhausted, "no memory for a zstd decoder");
+  return context;
+}
+
+Bytes decode_zstd(ByteView in, std::uint64_t max_output_bytes) {
+  const Context context = zstd_context();
   const std::uint64_t limit = std::min(max_output_bytes, in.size() * kMaxRatio + kFreeBytes);
   // Tensors seldom shrink to a sixteenth: one allocation where the limit is near what they can
   // hold.
@@ -104,6 +110,31 @@ Bytes slice(std::string_view codec, ByteView in, std::uint64_t max_output_bytes)
 }
 
 }  // namespace
+
+void decode_zstd_pieces(ByteView in, std::uint64_t max_output_bytes,
+                        const std::function<void(ByteView)>& take) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  const Context context = zstd_context();
+  const std::uint64_t limit = std::min(max_output_bytes, in.size() * kMaxRatio + kFreeBytes);
+  Bytes piece(kPiece);
+  ZSTD_inBuffer input{in.data(), in.size(), 0};
+  std::uint64_t made = 0;
+  std::size_t state = 0;  // 0 at the end of a frame
+  for (bool more = true; more;) {
+    ZSTD_outBuffer output{piece.data(), piece.size(), 0};
+    const std::size_t consumed = input.pos;
+    state = ZSTD_decompressStream(context.get(), &output, &input);
+    if (ZSTD_isError(state))
+      fail(Code::kCorrupt, fmt::format("zstd: {}", ZSTD_getErrorName(state)));
+    if (output.pos > limit - made)
+      fail(Code::kCorrupt, fmt::format("zstd: decodes to more than {} bytes", limit));
+    made += output.pos;
+    if (output.pos > 0) take(ByteView(piece).first(output.pos));
+    const bool done = input.pos == input.size && (state == 0 || output.pos < output.size);
+    more = !done && (output.pos > 0 || input.pos > consumed);
+  }
+  if (state != 0) fail(Code::kCorrupt, fmt::format("zstd: {} bytes end inside a frame", in.size()));
+}
 
 bool has_codec(std::string_view codec) {
   if (codec.starts_with(kSlicePrefix)) return true;

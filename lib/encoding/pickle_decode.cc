@@ -33,6 +33,7 @@ struct Decoded {
   Value value;
   int height = 0;
   int outermost = kClosed;
+  bool holds_modules = false;  // or is one: it depends on where it stands
 };
 
 bool is_scalar(PickleKind kind) {
@@ -94,9 +95,11 @@ class Cycles {
 
 class Decoder {
  public:
-  Decoder(const PickleGraph& graph, const PickleHook& hook, std::uint64_t granted)
+  Decoder(const PickleGraph& graph, const PickleHook& hook, const ModuleHook& modules,
+          std::uint64_t granted)
       : graph_(graph),
         hook_(hook),
+        modules_(modules),
         granted_bytes_(granted),
         left_bytes_(pickle_memory_bytes(stream_bytes(graph), granted)),
         copies_left_(kFreeCopies + graph.node_count() / 4) {}
@@ -129,6 +132,9 @@ class Decoder {
   void require_object(std::size_t from, const char* problem) const;
   bool is_unknown_object(Node node) const;
 
+  const Decoded* known(Node node) const;
+  bool is_open_container(Node node) const;
+  Decoded module(const ModuleEntries& entries, int levels);
   void close(Node node, Decoded& result);
   Decoded back_reference(std::size_t place);
   Decoded stub(Node node) const;
@@ -147,15 +153,19 @@ class Decoder {
 
   const PickleGraph& graph_;
   const PickleHook& hook_;
+  const ModuleHook& modules_;
   const std::uint64_t granted_bytes_;
   std::uint64_t left_bytes_;  // that values may take
   std::unordered_map<Node, Decoded> done_;
+  std::unordered_map<Node, Decoded> done_outside_;  // with modules, in no object and no tuple
   std::unordered_map<Node, Value> texts_;
   Cycles cycles_;
-  std::unordered_set<Node> met_;  // parts of cycles
-  std::vector<Node> path_;        // containers being decoded, outermost first
-  std::vector<int> outermost_;    // of each of them, so far
-  int copying_ = 0;               // nodes on the path that were decoded before
+  std::unordered_set<Node> met_;     // parts of cycles
+  std::vector<Node> path_;           // containers being decoded, outermost first
+  std::vector<int> outermost_;       // of each of them, so far
+  std::vector<bool> holds_modules_;  // of each of them, so far
+  std::size_t closed_ = 0;           // of them, those that are no dict or list
+  int copying_ = 0;                  // nodes on the path that were decoded before
   std::uint64_t copies_left_;
 };
 
@@ -176,9 +186,10 @@ Decoded Decoder::decode(Node node, int levels) {
     return {scalar(node), 0};
   }
   Decoded result;
-  const auto found = done_.find(node);
-  if (found != done_.end() && !cycles_.leads_to(node, path_)) {
-    result = found->second;
+  const Decoded* found = known(node);
+  if (found && !cycles_.leads_to(node, path_)) {
+    result = *found;
+    if (result.holds_modules && !path_.empty()) holds_modules_.back() = true;
   } else {
     if (levels >= kMaxValueDepth) {
       require_object(0, kTooDeep);
@@ -186,16 +197,23 @@ Decoded Decoder::decode(Node node, int levels) {
     }
     const auto open = std::find(path_.begin(), path_.end(), node);
     if (open != path_.end()) return back_reference(open - path_.begin());
-    const bool again = found != done_.end() || met_.contains(node);
+    const bool again = found || met_.contains(node);
+    const ModuleEntries* entries = modules_ ? modules_(node) : nullptr;
+    const bool is_module = entries && closed_ == 0;
+    const bool closes = !is_module && !is_open_container(node);
     if (again && copies_left_ == 0) return stub(node);
     copying_ += again ? 1 : 0;
     spend(kContainerBytes);
     path_.push_back(node);
     outermost_.push_back(kClosed);
-    if (hook_) {
+    holds_modules_.push_back(entries != nullptr);
+    closed_ += closes ? 1 : 0;
+    if (is_module) result = module(*entries, levels);
+    if (result.height == 0 && hook_) {
       if (auto value = hook_(graph_, node)) result = {std::move(*value), 1};
     }
     if (result.height == 0) result = compound(node, levels);
+    closed_ -= closes ? 1 : 0;
     copying_ -= again ? 1 : 0;
     close(node, result);
   }
@@ -206,14 +224,46 @@ Decoded Decoder::decode(Node node, int levels) {
   return result;
 }
 
+/// What it was decoded to before, where it means the same here.
+const Decoded* Decoder::known(Node node) const {
+  if (closed_ == 0)
+    if (const auto found = done_outside_.find(node); found != done_outside_.end())
+      return &found->second;
+  const auto found = done_.find(node);
+  if (found == done_.end() || (closed_ == 0 && found->second.holds_modules)) return nullptr;
+  return &found->second;
+}
+
+/// A container that flatten() enters, so that what it holds has a name.
+bool Decoder::is_open_container(Node node) const {
+  const PickleKind kind = graph_.kind(node);
+  return kind == PickleKind::kDict || kind == PickleKind::kList ||
+         graph_.is_call(node, "collections", "OrderedDict") ||
+         graph_.is_call(node, "collections", "defaultdict");
+}
+
+Decoded Decoder::module(const ModuleEntries& entries, int levels) {
+  int height = 0;
+  ValueDict out;
+  out.reserve(entries.size());
+  for (const auto& [name, node] : entries) {
+    spend(2 * sizeof(Value) + kTextBytes + name.size());
+    out.emplace_back(Value::string(name), child(node, levels, height));
+  }
+  return {Value::ordered_dict(std::move(out), {}), height + 1};
+}
+
 /// Takes it off the path. What refers to nothing around it means the same wherever it stands.
 void Decoder::close(Node node, Decoded& result) {
   const int place = static_cast<int>(path_.size()) - 1;
   const int outermost = outermost_.back();
   path_.pop_back();
   outermost_.pop_back();
+  result.holds_modules = holds_modules_.back();
+  holds_modules_.pop_back();
+  if (result.holds_modules && !path_.empty()) holds_modules_.back() = true;
   if (outermost >= place) {
-    done_.emplace(node, result);
+    (result.holds_modules && closed_ == 0 ? done_outside_ : done_).emplace(node, result);
     return;
   }
   met_.insert(node);
@@ -586,8 +636,13 @@ bool is_plain_call(const PickleGraph& graph, PickleGraph::Node node) {
 }
 
 Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook,
+                    const ModuleHook& modules, std::uint64_t limit_bytes) {
+  return Decoder(graph, hook, modules, limit_bytes).decode(node, 0).value;
+}
+
+Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook,
                     std::uint64_t limit_bytes) {
-  return Decoder(graph, hook, limit_bytes).decode(node, 0).value;
+  return decode_pickle(graph, node, hook, {}, limit_bytes);
 }
 
 }  // namespace tessera

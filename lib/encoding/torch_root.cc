@@ -4,10 +4,13 @@
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 
+#include <optional>
+#include <string>
 #include <tuple>
 
 #include "lib/encoding/pickle_decode.h"
 #include "lib/encoding/pickle_memory.h"
+#include "lib/encoding/torch_modules.h"
 #include "lib/state/flattened_size.h"
 
 namespace tessera {
@@ -42,11 +45,19 @@ void decode_archive_root(const PickleGraph& graph, TensorResolver& resolver,
   const PickleKind kind = graph.kind(root);
   const bool is_call = kind == PickleKind::kReduce || kind == PickleKind::kNewObj;
   resolver.check_calls();
+  std::optional<TorchModules> modules;
+  if (options.modules_as_state)
+    modules.emplace(graph, resolver, archive, options.pickle_limit_bytes);
+  const bool is_module = modules && modules->find(root);
+  if (is_module && !options.allow_opaque_root)
+    if (const std::string unread = modules->only_unread(root); !unread.empty()) refuse_root(unread);
   // Before decoding: objects of unknown classes (modules) may refer to themselves.
-  if (is_call && !options.allow_opaque_root && !is_plain_call(graph, root) && !resolver(root))
+  if (is_call && !options.allow_opaque_root && !is_module && !is_plain_call(graph, root) &&
+      !resolver(root))
     refuse_root(class_of(graph, root));
   archive.root = decode_pickle(
       graph, root, [&](const PickleGraph&, PickleGraph::Node node) { return resolver(node); },
+      modules ? [&](PickleGraph::Node node) { return modules->find(node); } : ModuleHook(),
       options.pickle_limit_bytes);
   const std::uint64_t bytes = stream_bytes(graph), granted = options.pickle_limit_bytes;
   if (!flattens_within(archive.root, pickle_memory_bytes(bytes, granted)))

@@ -135,16 +135,26 @@ constexpr std::array kOptimizers = {
     // bitsandbytes: codes of blocks of the flat parameter, or float32 where it is small
     KnownOptimizer{"AdEMAMix of bitsandbytes",
                    "state1:opaque state2:blocks qmap1:opaque? qmap2:opaque? absmax1:opaque? "
-                   "absmax2:opaque? __bnb_optimizer_quant_state__:opaque?",
+                   "absmax2:opaque? gnorm_vec:opaque? __bnb_optimizer_quant_state__:opaque?",
                    "three_betas"},
+    // LAMB and LARS alone have max_unorm above 0, and so unorm_vec; their groups are those of the others.
+    KnownOptimizer{"LAMB of bitsandbytes",
+                   "state1:blocks state2:blocks unorm_vec:opaque qmap1:opaque? qmap2:opaque? "
+                   "absmax1:opaque? absmax2:opaque? max1:opaque? max2:opaque? new_max1:opaque? "
+                   "new_max2:opaque? gnorm_vec:opaque? __bnb_optimizer_quant_state__:opaque?",
+                   ""},
     KnownOptimizer{"Adam of bitsandbytes",
                    "state1:blocks state2:blocks qmap1:opaque? qmap2:opaque? absmax1:opaque? "
                    "absmax2:opaque? max1:opaque? max2:opaque? new_max1:opaque? new_max2:opaque? "
-                   "unorm_vec:opaque? __bnb_optimizer_quant_state__:opaque?",
+                   "gnorm_vec:opaque? __bnb_optimizer_quant_state__:opaque?",
+                   ""},
+    KnownOptimizer{"LARS of bitsandbytes",
+                   "state1:blocks unorm_vec:opaque qmap1:opaque? absmax1:opaque? max1:opaque? "
+                   "new_max1:opaque? gnorm_vec:opaque? __bnb_optimizer_quant_state__:opaque?",
                    ""},
     KnownOptimizer{"an optimizer of bitsandbytes",
                    "state1:blocks qmap1:opaque? absmax1:opaque? max1:opaque? new_max1:opaque? "
-                   "unorm_vec:opaque? __bnb_optimizer_quant_state__:opaque?",
+                   "gnorm_vec:opaque? __bnb_optimizer_quant_state__:opaque?",
                    ""},
     // the same leaves as Adam's, Lion's and SGD's
     KnownOptimizer{"ADOPT", "exp_avg exp_avg_sq", "clip_lambda|clip_exp"},

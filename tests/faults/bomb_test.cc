@@ -128,6 +128,58 @@ void add_pickles(std::vector<Bomb>& bombs) {
   add("a million pops and dups", kProto + "N" + repeated("20", kMillion / 2) + ".");
 }
 
+/// Modules of torch.nn that stand in many places, or in each other, or hold what no module does.
+void add_modules(std::vector<Bomb>& bombs) {
+  const auto text = [](const std::string& s) {
+    return "X" + le(static_cast<std::uint32_t>(s.size())) + s;
+  };
+  const std::string keys[] = {text("_parameters"), text("_buffers"), text("_modules"), text("a"),
+                              text("b")};
+  const std::string begin = "ctorch.nn.modules.container\nSequential\n)\x81";
+  std::string weight = tensor_pickle("K\x04\x85", "K\x01\x85").substr(2);  // no PROTO
+  weight.pop_back();
+  const auto module = [&](const std::string& modules) {
+    return begin + "}(" + keys[0] + "}" + text("w") + weight + "s" + keys[1] + "}" + keys[2] +
+           modules + "ub";
+  };
+  const auto add = [&](const std::string& name, const std::string& root) {
+    for (const std::string& pickle : {root, "}" + text("m") + root + "s"})
+      bombs.push_back({"module: " + name,
+                       {{"a.pt", torch_zip_of(kProto + pickle + ".", std::string(16, 'x'))}},
+                       "/ck/a.pt"});
+  };
+  const std::string put = std::string("q\0", 2), get = std::string("h\0", 2);
+  std::string doubled = module("}") + put;
+  for (int i = 0; i < 60; ++i)
+    doubled += "0" + module("}(" + keys[3] + get + keys[4] + get + "u") + put;
+  add("doubled sixty times", doubled);
+  std::string nested = begin, closed;
+  constexpr int kDeep = 20'000;
+  for (int i = 0; i < kDeep; ++i) {
+    nested += "}(" + keys[0] + "}" + keys[1] + "}" + keys[2] + "}" + keys[3] + begin;
+    closed += "sub";
+  }
+  add("twenty thousand levels", nested + "}b" + closed);
+  add("itself", begin + put + "}(" + keys[0] + "}" + keys[1] + "}" + keys[2] + "}(" + keys[3] +
+                    get + keys[4] + get + "uub");
+  std::string chain;
+  const std::string name = text(std::string(60'000, 'n'));
+  for (int i = 0; i < 150; ++i)
+    chain += begin + "}(" + keys[0] + "}" + text("w") + weight + "s" + keys[1] + "}" + keys[2] +
+             "}" + (i == 0 ? name + put : get);
+  add("names of megabytes", chain + "N" + repeated("sub", 150));
+  std::string many;
+  for (int i = 0; i < 20'000; ++i) many += text(fmt::format("{}", i)) + get;
+  add("one module twenty thousand times",
+      "(" + module("}") + put + "0" + module("}(" + many + "u") + "l");
+  add(
+      "a hundred thousand parameters", begin + "}(" + keys[0] + "}(" + [&] {
+        std::string all = text("p") + weight + put;
+        for (int i = 0; i < 100'000; ++i) all += text(fmt::format("{}", i)) + get;
+        return all;
+      }() + "u" + keys[1] + "}" + keys[2] + "}ub");
+}
+
 /// A million objects of a byte each: in a list that is one value, and, with a dict in it, in one
 /// that is entered.
 void add_small_objects(std::vector<Bomb>& bombs) {
@@ -395,6 +447,7 @@ TEST_CASE("no bomb takes more than two seconds and 128 MiB") {
   std::vector<Bomb> bombs;
   add_pickles(bombs);
   add_small_objects(bombs);
+  add_modules(bombs);
   add_tensors(bombs);
   add_archives(bombs);
   add_folders(bombs);

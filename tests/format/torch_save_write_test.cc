@@ -30,8 +30,7 @@ TargetRequest one_file(std::string stem = "result") {
 std::vector<std::string> samples() {
   std::vector<std::string> names = testing::sample_names("torchsave");
   std::erase_if(names, [](const std::string& name) {
-    return name.find("rankfiles") != name.npos || name.ends_with("torchscript") ||
-           name.ends_with("whole_module");
+    return name.find("rankfiles") != name.npos || name.ends_with("torchscript");
   });
   return names;
 }

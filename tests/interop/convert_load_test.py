@@ -6,7 +6,7 @@ import torch
 from common import flatten
 
 LEAVES_OUT = {  # cases that the target cannot hold, and why; each is refused with exit 5, which is checked too
-    "torchsave/whole_module": "an nn.Module", "torchsave/torchscript": "TorchScript",
+    "torchsave/torchscript": "TorchScript",
 }
 
 
@@ -100,8 +100,41 @@ def odd_states():
     done(len(cases), "odd states rebuilt by PyTorch from the DCP we wrote")
 
 
+def tensors_in_values():
+    """Tensors in tuples and lists are tensors of the safetensors file, whatever their names, and stand where they stood after the way back. --to hf
+    has all of them, or is refused; values beside them in a model stop neither."""
+    from collections import Counter, OrderedDict
+    from safetensors.torch import load_file
+    from torch.utils import _pytree
+    t = torch.arange(6.0).reshape(2, 3)
+    kinds = {  # state, exit of --to hf
+        "tuple": ({"w": t, "pair": (t + 1, t[0])}, 5), "list": ({"w": t, "all": [t + 1, t[0].int()]}, 0), "mixed": ({"w": t, "all": [2, t + 1, "x"]}, 0),
+        "nested": ({"w": t, "deep": {"a": (1, [t + 1], OrderedDict(k=t[0]))}}, 5), "only_tuple": ((t, t + 1), 5), "only_list": ([t, t + 1], 0),
+        "list_of_tuples": ([t, (t + 1,)], 5), "bare": (t, 0), "value_in_a_model": ({"model": {"w": t, "n": 3}, "step": 1}, 0),
+        "optimizer": ({"model": {"w": t}, "optimizer": {"state": {0: {"exp_avg": t, "exp_avg_sq": t, "history": (t[0], t[1])}}, "param_groups": [{"lr": 0.1, "params": [0]}]}}, 0)}
+    count = lambda ts: Counter((str(x.dtype), tuple(x.shape), sha256(x)) for x in ts)
+    for name, (state, hf) in kinds.items():
+        with tempfile.TemporaryDirectory() as d:
+            pt, out, back, folder = (pathlib.Path(d) / n for n in ("in.pt", "out.safetensors", "back.pt", "hf"))
+            torch.save(state, pt)
+            tensors = [x for x in _pytree.tree_leaves(state) if torch.is_tensor(x)]
+            tool("ckpt-convert", pt, out, "--verify")
+            assert count(load_file(out).values()) == count(tensors), name
+            tool("ckpt-convert", out, back, "--verify")
+            got = torch.load(back, weights_only=True)
+            if repr(got) != repr(state):
+                raise AssertionError(f"{name}: {state!r} became {got!r}")
+            tool("ckpt-convert", pt, folder, "--to", "hf", status=hf)
+            if hf == 0:
+                of_model = tensors if name != "optimizer" else tensors[:1]
+                written = [x for f in folder.glob("*.safetensors") for x in load_file(f).values()]
+                assert count(written) == count(of_model), name
+    done(len(kinds), "kinds of state with tensors in values")
+
+
 if __name__ == "__main__":
     odd_states()
+    tensors_in_values()
     torch_save()
     safetensors()
     hf_shards()

@@ -43,7 +43,7 @@ def written():
     n = parts = 0
     for case, expected in samples("dcp", "torchsave", "safetensors", "olmo-core", "hdf5"):
         dtypes = {t["dtype"] for t in expected["tensors"]}
-        if "rankfiles" in case.name or case.name in ("whole_module", "torchscript") or dtypes & {"qint8", "quint8", "qint32"}:
+        if "rankfiles" in case.name or case.name == "torchscript" or dtypes & {"qint8", "quint8", "qint32"}:
             continue
         with tempfile.TemporaryDirectory() as d:
             out = pathlib.Path(d) / "out.h5"

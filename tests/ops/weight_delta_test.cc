@@ -83,6 +83,32 @@ TEST_CASE("weight deltas over their base are the weights of their version") {
   }
 }
 
+TEST_CASE("that --base is not used is said where nothing begins from it, and nowhere else") {
+  const auto said = [](const std::vector<Note>& notes) {
+    std::string out;
+    for (const Note& note : notes)
+      if (note.message.find("--base") != std::string::npos) out += note.message;
+    return out;
+  };
+  MemoryFileSystem fs;
+  load_sample(fs, kCases + "slime_full_in_chain");
+  const auto of = [&](const std::string& path) {
+    return said(open_checkpoint(fs, path, with_base("/source/base")).notes);
+  };
+  CHECK(of("/source/weight_v000001").empty());
+  CHECK_THAT(of("/source/base"), Contains("has whole weights"));
+  CHECK_THAT(of("/source/weight_v000002"), Contains("has whole weights"));
+  CHECK_THAT(of("/source/weight_v000003"), Contains("begins from /source/weight_v000002"));
+  // The source is whole, and what the result is made against is not.
+  ConvertOptions options = convert_options("/source/weight_v000002", "/delta_v000007", {}, "");
+  options.delta_from = "/source/weight_v000001";
+  options.own.set(kBaseFlag, "/source/base");
+  CHECK(said(convert(fs, options).notes).empty());
+  options.destination = "/delta_v000008";
+  options.delta_from = "/source/base";
+  CHECK_THAT(said(convert(fs, options).notes), Contains("has whole weights"));
+}
+
 TEST_CASE("a delta by itself is named as one, and is no weights") {
   MemoryFileSystem fs;
   load_sample(fs, kCases + "slime_xor_xxh3");

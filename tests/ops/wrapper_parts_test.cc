@@ -5,6 +5,7 @@
 #include <tessera/ops/hash.h>
 #include <tessera/ops/ls.h>
 #include <tessera/ops/show.h>
+#include <tessera/ops/summary.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -67,6 +68,44 @@ TEST_CASE("parts of the optimizer's state count as the optimizer's") {
   for (const LsTensor& tensor : list_tensors(opened).tensors)
     if (tensor.name.view().find('#') != std::string_view::npos)
       CHECK(tensor.kind == TensorKind::kOptim);
+}
+
+TEST_CASE("parts count in the summary, whose rows are those of ls") {
+  for (const char* name : {"torchao/weights", "torchao/adamw8bit", "dcp/fsdp2_w2"}) {
+    INFO(name);
+    OpenedCheckpoint opened = open_sample(name);
+    const LsReport ls = list_tensors(opened);
+    const SummaryReport summary = summarize(opened);
+    std::uint64_t bytes = 0, kinds = 0, dtypes = 0;
+    for (const LsTensor& tensor : ls.tensors) bytes += tensor.bytes;
+    for (const ByteRow& row : summary.by_kind) kinds += row.bytes;
+    for (const ByteRow& row : summary.by_dtype) dtypes += row.bytes;
+    CHECK(summary.tensors == ls.tensors.size());
+    CHECK(summary.tensor_bytes == bytes);
+    CHECK(kinds == bytes);
+    CHECK(dtypes == bytes);
+  }
+}
+
+TEST_CASE("a part is chosen with its whole, and the refusal names that") {
+  for (const bool include : {true, false}) {
+    OpenOptions options;
+    (include ? options.selection.include : options.selection.exclude) = {"int8.weight#*"};
+    try {
+      open_sample("torchao/weights", options);
+      FAIL("opened");
+    } catch (const Error& error) {
+      CHECK(error.code() == Code::kInvalidArgument);
+      CHECK_THAT(error.status().message, Contains("\"int8.weight#qdata\" is a part of \"int8.weight\""));
+      CHECK(error.status().hint == (include ? "--include 'int8.weight'" : "--exclude 'int8.weight'"));
+    }
+  }
+  OpenOptions options;
+  options.selection.include = {"int8.weight"};
+  OpenedCheckpoint chosen = open_sample("torchao/weights", options);
+  std::vector<std::string> names;
+  for (const LsTensor& tensor : list_tensors(chosen).tensors) names.emplace_back(tensor.name);
+  CHECK(names == std::vector<std::string>{"int8.weight#qdata", "int8.weight#scale"});
 }
 
 TEST_CASE("diff names the part that differs, and nothing else of the object") {

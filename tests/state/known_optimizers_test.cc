@@ -161,6 +161,11 @@ TEST_CASE("one optimizer is not called by another one's name") {
   CHECK(name_of("z exp_avg_sq", "weight_lr_power") == "schedule-free AdamW");
   CHECK(name_of("z", "weight_lr_power") == "schedule-free SGD");
   CHECK(name_of("state1 state2 qmap1 qmap2 absmax1 absmax2 step") == "Adam of bitsandbytes");
+  CHECK(name_of("state1 state2 qmap1 qmap2 absmax1 absmax2 unorm_vec step") ==
+        "LAMB of bitsandbytes");
+  CHECK(name_of("state1 state2 unorm_vec step") == "LAMB of bitsandbytes");
+  CHECK(name_of("state1 qmap1 absmax1 unorm_vec step") == "LARS of bitsandbytes");
+  CHECK(name_of("state1 state2 gnorm_vec step") == "Adam of bitsandbytes");
   CHECK(name_of("exp_avg exp_avg_sq", "weight_decouple fixed_decay") == "a variant of Adam");
   CHECK(name_of("exp_avg exp_avg_sq my_buffer") == "unknown");
   // The leaves of Adam and of SGD under the options of others (pytorch_optimizer, torch_optimizer).
@@ -180,6 +185,8 @@ TEST_CASE("one optimizer is not called by another one's name") {
       "__bnb_optimizer_quant_state__.qmap2 __bnb_optimizer_quant_state__.absmax2";
   CHECK(name_of(wrapped, "lr betas alpha t_alpha t_beta3") == "Adam of bitsandbytes");
   CHECK(name_of(wrapped, "lr betas t_alpha three_betas") == "AdEMAMix of bitsandbytes");
+  CHECK(name_of(wrapped + " __bnb_optimizer_quant_state__.unorm_vec", "lr betas alpha t_alpha") ==
+        "LAMB of bitsandbytes");
 }
 
 TEST_CASE("every row is found by its own leaves and options") {

@@ -144,7 +144,7 @@ TEST_CASE("URLs, unknown targets and formats of one rank for many are exit 5") {
   convert_fails({case_path(kDcp), t / "o.pt", "--to", "torch-save", "--world-size", "2"}, 5,
                 "torch-dcp");
   convert_fails({case_path(kDcp), t / "o", "--to", "torchsnapshot"}, 5, "is read, not written");
-  inspect_fails({"ls", case_path("torchsave/whole_module")}, 5, "");
+  inspect_fails({"ls", case_path("torchsave/torchscript")}, 5, "");
   CHECK(t.names().empty());
   CHECK_FALSE(fs::exists("s3:"));
 }

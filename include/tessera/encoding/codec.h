@@ -14,6 +14,7 @@
 #include <tessera/base/bytes.h>
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 namespace tessera {
@@ -25,5 +26,9 @@ bool has_codec(std::string_view codec);
 /// honestly hold (a ratio cap against bombs). Throws kCorrupt for damaged input or more output than
 /// that, kUnsupported naming an unknown codec.
 Bytes decode(std::string_view codec, ByteView in, std::uint64_t max_output_bytes);
+
+/// decode("stream.zstd") without all of the output in memory: piece after piece of it.
+void decode_zstd_pieces(ByteView in, std::uint64_t max_output_bytes,
+                        const std::function<void(ByteView)>& take);
 
 }  // namespace tessera

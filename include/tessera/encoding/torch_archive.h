@@ -6,8 +6,9 @@
 //   storages  records of bytes: where they lie, how long, their CRC
 //
 // Opening reads the directory and data.pkl (legacy: the pickles and, seeking over the data, the storage headers); no storage byte.
-// TorchScript archives and pre-release containers are kUnsupported by name. A root object of an unknown class (nn.Module) is
-// kUnsupported naming the class, unless ArchiveOptions::allow_opaque_root.
+// TorchScript archives and pre-release containers are kUnsupported by name. A root object of an unknown class is kUnsupported naming the
+// class, unless ArchiveOptions::allow_opaque_root. Modules of torch.nn are read as their state_dict() where
+// ArchiveOptions::modules_as_state asks for it.
 #include <tessera/encoding/byte_window.h>
 #include <tessera/state/manifest.h>
 #include <tessera/state/value.h>
@@ -61,11 +62,14 @@ struct TorchArchive {
   std::vector<QuantParams> quant;
   std::vector<GlobalUse> globals;
   std::vector<Note> notes;
+  /// What modules hold that their state_dict() does not. Named from the root.
+  std::vector<LeftOut> left_out;
 };
 
 struct ArchiveOptions {
   bool collect_denied = false;
   bool allow_opaque_root = false;
+  bool modules_as_state = false;
   bool locate = false;  // locate_storages() at once, sharing the bytes that were read (DCP items)
   std::uint64_t pickle_limit_bytes = 0;  // as ReadOptions
 };

@@ -33,6 +33,16 @@ void overwrite(ByteView delta, MutableBytes tensor) {
   }
 }
 
+/// As many bytes as the tensor has, each to combine with its own.
+void combine(ByteView blob, MutableBytes tensor) {
+  std::size_t at = 0;
+  decode_zstd_pieces(blob, tensor.size(), [&](ByteView piece) {
+    for (const std::byte b : piece) tensor[at++] ^= b;
+  });
+  if (at != tensor.size())
+    fail(Code::kCorrupt, fmt::format("a delta of {} bytes for a tensor of {}", at, tensor.size()));
+}
+
 /// metadata["tessera"] of the index.
 std::shared_ptr<const DeltaRest> read_rest(const Field& json) {
   auto rest = std::make_shared<DeltaRest>();
@@ -97,15 +107,10 @@ void apply_delta(const DeltaIndex& index, ByteView blob, std::string_view sum,
     fail(Code::kUnsupported,
          fmt::format("a delta compressed with \"{}\"", printable(index.compression)),
          "zstd can be read");
-  const std::uint64_t most = index.encoding == "xor" ? tensor.size() : 4 + 5 * tensor.size();
-  const Bytes delta = decode("stream.zstd", blob, most);
   if (index.encoding == "xor") {
-    if (delta.size() != tensor.size())
-      fail(Code::kCorrupt,
-           fmt::format("a delta of {} bytes for a tensor of {}", delta.size(), tensor.size()));
-    for (std::size_t i = 0; i < delta.size(); ++i) tensor[i] ^= delta[i];
+    combine(blob, tensor);
   } else if (index.encoding == "overwrite") {
-    overwrite(delta, tensor);
+    overwrite(decode("stream.zstd", blob, 4 + 5 * tensor.size()), tensor);
   } else {
     fail(Code::kUnsupported, fmt::format("a delta of encoding \"{}\"", printable(index.encoding)),
          "xor and overwrite can be read");

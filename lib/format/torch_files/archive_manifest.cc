@@ -145,6 +145,7 @@ std::uint32_t ArchiveManifestBuilder::open(const std::string& path) {
   ArchiveOptions options;
   options.collect_denied = rep.options.list_globals;
   options.allow_opaque_root = rep.options.list_globals || rep.options.own.get(kAnyRoot);
+  options.modules_as_state = true;
   options.pickle_limit_bytes = rep.options.pickle_limit_bytes;
   StoredFile stored{path, 0, 0};
   TorchArchive archive;
@@ -193,6 +194,12 @@ void ArchiveManifestBuilder::add_state(std::uint32_t file, const Value& value, c
   ValueBudget budget(kMaxLeaves);
   StateDict state = flatten(value, budget);
   const std::size_t before = out.entries.size();
+  for (LeftOut& left : std::exchange(rep_->files.at(file).archive.left_out, {})) {
+    if (!prefix.empty())
+      left.name =
+          left.name.empty() ? dotted(prefix) : fmt::format("{}.{}", dotted(prefix), left.name);
+    rep_->out.left_out.push_back(std::move(left));
+  }
   const auto place = [&](Path& path) { path.insert(path.begin(), prefix.begin(), prefix.end()); };
   for (StateEntry& entry : state.entries) {
     place(entry.path);

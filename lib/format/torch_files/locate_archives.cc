@@ -54,6 +54,7 @@ void locate_in(const Directory& directory, Manifest& manifest, std::span<const W
   const ByteWindow window = ByteWindow::whole(*file);
   TorchArchive archive =
       open_torch_archive(window, {.allow_opaque_root = true,  // or the manifest would not name it
+                                  .modules_as_state = true,
                                   .pickle_limit_bytes = options.pickle_limit_bytes});
   if (!archive.legacy) locate_storages(window, archive);
   for (const Wanted& want : wanted) {

@@ -93,6 +93,10 @@ class Conversion {
   void prove(Stage& stage, Seal& seal);
   void check_source_unchanged();
   void verify(Stage& stage, Seal& seal);
+  bool leaves_values_out() const {
+    return request_.values == KeepPolicy::kDrop ||
+           (request_.hf_preset && request_.values == KeepPolicy::kDefault);
+  }
   bool verifies() const { return options_.verify || (request_.hf_preset && !options_.no_verify); }
   std::vector<std::string> source_differences() const;
   /// The bytes of the tensors that are read.

@@ -75,10 +75,8 @@ ConvertReport Conversion::run() {
 void Conversion::plan_output() {
   check_layout_globs();
   read_steps();
-  const bool leaves_values_out = request_.values == KeepPolicy::kDrop ||
-                                 (request_.hf_preset && request_.values == KeepPolicy::kDefault);
-  if (!leaves_values_out) require_printable(source_.manifest.state);
-  if (driver_->capabilities().keeps_opaque && !leaves_values_out) {
+  if (!leaves_values_out()) require_printable(source_.manifest.state);
+  if (driver_->capabilities().keeps_opaque && !leaves_values_out()) {
     for (std::string& name : keep_out_danger(source_.manifest, request_.opaque, report_.notes))
       report_.dropped.push_back(std::move(name));
     report_.balance.leave_out(source_.manifest, "");

@@ -108,6 +108,10 @@ void Conversion::name_versions(const OpenedCheckpoint& base, DeltaIndex& index) 
 /// The manifest becomes that of the delta: blobs as tensors of bytes, nothing of what is unchanged.
 void Conversion::plan_delta() {
   base_of_delta_ = std::make_unique<OpenedCheckpoint>(open_delta_base());
+  // What SRC has no use for may be what the other begins from.
+  if (takes(base_of_delta_->driver->capabilities().reads_with, kBaseFlag) &&
+      std::ranges::none_of(base_of_delta_->notes, is_base_unused))
+    std::erase_if(report_.notes, is_base_unused);
   check_apart(fs_.canonical(base_of_delta_->path), destination_, "--delta-from");
   check_not_a_part(fs_, *base_of_delta_, destination_);
   Manifest& manifest = source_.manifest;

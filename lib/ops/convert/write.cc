@@ -229,7 +229,7 @@ void Conversion::verify(Stage& stage, Seal& seal) {
     written.manifest = driver_->manifest(written.place(), read_);
     written.locate_all(read_);
   }
-  bool may_drop = request_.values == KeepPolicy::kDrop || request_.opaque == KeepPolicy::kDrop;
+  const bool may_drop = leaves_values_out() || request_.opaque == KeepPolicy::kDrop;
   proof_ = prove_equal(source_, written, may_drop, transfer_);
   for (std::string& difference : source_differences())
     proof_.findings.push_back(std::move(difference));

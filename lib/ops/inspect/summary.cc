@@ -2,6 +2,7 @@
 #include <tessera/ops/seal.h>
 #include <tessera/ops/summary.h>
 #include <tessera/state/aliases.h>
+#include <tessera/state/listed_tensors.h>
 #include <tessera/state/optim_state.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "lib/ops/open/shared_storage.h"
 #include "lib/ops/open/step_name.h"
 #include "lib/state/id_answer.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
 namespace {
@@ -100,12 +102,12 @@ class Summarizer {
       if (value.is_tensor()) role[value.tensor_index()] = &roles_.entries[i];
       out_.values += !value.is_tensor();
     }
-    for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
+    for (const PartRow& row : part_rows(manifest_.state))
+      role[row.tensor] = &roles_.entries[row.entry];
+    const std::vector<std::uint32_t> listed = listed_tensors(manifest_);
+    out_.embedded_tensors = manifest_.tensors.size() - listed.size();
+    for (const std::uint32_t i : listed) {
       const StoredTensor& tensor = manifest_.tensors[i];
-      if (tensor.embedded) {
-        ++out_.embedded_tensors;
-        continue;
-      }
       ++out_.tensors;
       out_.tensor_bytes += static_cast<std::uint64_t>(tensor.spec.size_bytes());
       const bool state_leaf =

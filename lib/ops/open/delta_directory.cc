@@ -4,12 +4,17 @@
 #include <tessera/base/error.h>
 
 #include <algorithm>
+#include <chrono>
+#include <iterator>
 
 namespace tessera {
 namespace {
 
-/// So many of the tensors that are made stay: readers of one open its file more than once.
-constexpr std::size_t kRecent = 3;
+/// So many of the tensors that are made stay, as readers go on to the next one before they are done
+/// with the last; of large ones no more than that.
+constexpr std::size_t kRecent = 8, kFewest = 2;
+constexpr std::chrono::milliseconds kIdle(20);                  // then nobody goes on reading it
+constexpr std::uint64_t kLargeBytes = std::uint64_t{64} << 20;  // all together
 
 Bytes read_run(const Directory& directory, const FileRun& run) {
   return in_file(run.file, [&] {
@@ -32,7 +37,7 @@ class DeltaDirectory::AppliedFile final : public ReadFile {
   std::uint64_t size_bytes() const override { return tensor_.size_bytes; }
   const std::string& path() const override { return path_; }
   void read_at(std::uint64_t offset, MutableBytes out) const override {
-    const SharedBytes bytes = directory_.bytes_of(tensor_);
+    const SharedBytes bytes = directory_.bytes_of(tensor_, out.size());
     const std::uint64_t left = offset < bytes->size() ? bytes->size() - offset : 0;
     // Direct I/O may ask for more than there is.
     if (left < out.size() && (offset + out.size()) % kIoAlignment != 0)
@@ -67,17 +72,56 @@ std::optional<FileInfo> DeltaDirectory::stat(std::string_view relative) const {
   return info;
 }
 
-DeltaDirectory::SharedBytes DeltaDirectory::bytes_of(const AppliedTensor& tensor) const {
-  const std::lock_guard lock(mutex_);
-  const auto found =
-      std::ranges::find(recent_, &tensor, [](const auto& held) { return held.first; });
-  if (found != recent_.end()) {
-    recent_.splice(recent_.begin(), recent_, found);
-  } else {
-    if (recent_.size() == kRecent) recent_.pop_back();
-    recent_.emplace_front(&tensor, std::make_shared<const Bytes>(make(tensor)));
+/// Readers take a tensor piece by piece, and one on each thread: what is not read to its end is not
+/// given up for the next one while somebody goes on reading it, or each would be made again for
+/// every piece.
+DeltaDirectory::SharedBytes DeltaDirectory::bytes_of(const AppliedTensor& tensor,
+                                                     std::uint64_t wanted_bytes) const {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto found = std::ranges::find(recent_, &tensor, &Held::tensor);
+    if (found != recent_.end()) {
+      recent_.splice(recent_.begin(), recent_, found);
+      found->unread_bytes -= std::min(found->unread_bytes, wanted_bytes);
+      found->used = Clock::now();
+      if (found->unread_bytes == 0) changed_.notify_all();
+      return found->bytes;
+    }
+    if (!making_ && make_room(tensor.size_bytes)) break;
+    changed_.wait_for(lock, kIdle);
   }
-  return recent_.front().second;
+  making_ = true;
+  lock.unlock();
+  SharedBytes bytes;
+  try {
+    bytes = std::make_shared<const Bytes>(make(tensor));
+  } catch (...) {
+    lock.lock();
+    making_ = false;
+    changed_.notify_all();
+    throw;
+  }
+  lock.lock();
+  making_ = false;
+  recent_.push_front({&tensor, bytes, tensor.size_bytes - std::min(tensor.size_bytes, wanted_bytes),
+                      Clock::now()});
+  changed_.notify_all();
+  return bytes;
+}
+
+bool DeltaDirectory::make_room(std::uint64_t size_bytes) const {
+  std::uint64_t all = size_bytes;
+  for (const Held& held : recent_) all += held.bytes->size();
+  while (recent_.size() >= kRecent || (recent_.size() >= kFewest && all > kLargeBytes)) {
+    auto last = std::ranges::find(recent_, std::uint64_t{0}, &Held::unread_bytes);
+    if (last == recent_.end()) {
+      last = std::prev(recent_.end());
+      if (Clock::now() - last->used < kIdle) return false;
+    }
+    all -= last->bytes->size();
+    recent_.erase(last);
+  }
+  return true;
 }
 
 Bytes DeltaDirectory::make(const AppliedTensor& tensor) const {

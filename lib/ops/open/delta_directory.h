@@ -6,6 +6,8 @@
 #include <tessera/reshard/tensor_reader.h>
 #include <tessera/storage/file_system.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <list>
 #include <map>
 #include <memory>
@@ -72,7 +74,16 @@ class DeltaDirectory final : public Directory {
  private:
   using SharedBytes = std::shared_ptr<const Bytes>;
   class AppliedFile;
-  SharedBytes bytes_of(const AppliedTensor& tensor) const;
+  using Clock = std::chrono::steady_clock;
+  struct Held {
+    const AppliedTensor* tensor = nullptr;
+    SharedBytes bytes;
+    std::uint64_t unread_bytes = 0;
+    Clock::time_point used;
+  };
+  SharedBytes bytes_of(const AppliedTensor& tensor, std::uint64_t wanted_bytes) const;
+  /// Gives up what is held, for one more of this size; false: not yet.
+  bool make_room(std::uint64_t size_bytes) const;
   Bytes make(const AppliedTensor& tensor) const;
 
   OpenedCheckpoint base_;
@@ -81,7 +92,9 @@ class DeltaDirectory final : public Directory {
   std::map<std::string, ForwardedFile> forwarded_;
   TensorReader reader_;       // of the base
   mutable std::mutex mutex_;  // of what follows
-  mutable std::list<std::pair<const AppliedTensor*, SharedBytes>> recent_;
+  mutable std::condition_variable changed_;
+  mutable std::list<Held> recent_;  // the last used first
+  mutable bool making_ = false;
 };
 
 }  // namespace tessera

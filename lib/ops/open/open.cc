@@ -235,16 +235,14 @@ bool open_deltas(FileSystem& fs, const FoundCheckpoint& found, const OpenOptions
     whole = open_weight_delta(fs, found.path, *opened.directory, options);
   if (whole == nullptr) {
     if (options.read.own.find(kBaseFlag) != nullptr)
-      opened.notes.push_back(
-          {Finding::kPath, Severity::kInfo,
-           fmt::format("--base is not used: {} has whole weights", printable(found.path)), "", ""});
+      opened.notes.push_back(base_unused(found.path, "has whole weights"));
     return false;
   }
   whole->asked = opened.asked;
   whole->detected_by = found.reason;
   whole->is_part = opened.is_part;
   whole->is_named = found.is_named;
-  whole->notes = std::move(opened.notes);
+  whole->notes.insert(whole->notes.begin(), opened.notes.begin(), opened.notes.end());
   opened = std::move(*whole);
   return true;
 }
@@ -328,7 +326,8 @@ OpenedCheckpoint open_whole(FileSystem& fs, const std::string& path, const OpenO
   restore_integer_ids(opened.manifest.state, roles);
   find_beside(fs, resolver, found, opened);
   append(opened.manifest.notes, lone_codes(opened.manifest, *opened.directory));
-  opened.manifest.left_out.clear();  // what the reader took apart is no loss
+  // What the reader took apart is no loss; what it does not read has its reason already.
+  std::erase_if(opened.manifest.left_out, [](const LeftOut& left) { return left.reason.empty(); });
   return opened;
 }
 

@@ -14,6 +14,7 @@
 #include "lib/state/edit/forget_ids.h"
 #include "lib/state/quant_weights.h"
 #include "lib/state/tensor_bytes.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
 namespace {
@@ -31,8 +32,21 @@ bool is_part_of_a_name(const Manifest& manifest, std::string_view pattern) {
          });
 }
 
+/// A part of a tensor of a subclass has a row of its own in ls, and goes where the tensor goes.
+void refuse_part(const Manifest& manifest, std::string_view flag, const std::string& pattern) {
+  for (const PartRow& row : part_rows(manifest.state)) {
+    const std::string& whole = manifest.state.entries[row.entry].name;
+    if (glob_match(pattern, whole + row.suffix))
+      fail(Code::kInvalidArgument,
+           fmt::format("{} \"{}\": \"{}\" is a part of \"{}\", which is chosen as a whole", flag,
+                       printable(pattern), printable(whole + row.suffix), printable(whole)),
+           fmt::format("{} '{}'", flag, printable(whole)));
+  }
+}
+
 [[noreturn]] void no_match(const Manifest& manifest, std::string_view flag,
-                           std::string_view pattern) {
+                           const std::string& pattern) {
+  refuse_part(manifest, flag, pattern);
   std::string near = nearest_name(manifest, pattern);
   // A part of a name is what people type first.
   if (near.empty() && is_part_of_a_name(manifest, pattern)) near = fmt::format("*{}*", pattern);

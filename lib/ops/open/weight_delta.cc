@@ -22,10 +22,12 @@ namespace {
 constexpr std::string_view kMetadata = "__metadata__.";  // in Manifest::provenance
 constexpr std::string_view kOwnDocuments = "tessera.";   // keys of ours among __metadata__
 constexpr std::string_view kBaseName = "base";
+constexpr std::string_view kBaseUnused = "--base is not used";
 
 struct Chain {
   std::string base;               // the folder of whole weights
   std::vector<DeltaLink> deltas;  // the newest first
+  bool used_base = false;         // it is what --base names
 };
 
 /// "run/weight_v000002" from "run/weight_v000003"; "" where the name does not end in the version,
@@ -62,7 +64,7 @@ class ChainFinder {
   }
 
  private:
-  std::string before(const DeltaLink& link) const {
+  std::string before(const DeltaLink& link) {
     const std::string beside = neighbour(link.folder, link.index);
     if (is_folder(beside)) return beside;
     const std::string& version = link.index.base_version;
@@ -80,6 +82,7 @@ class ChainFinder {
                        printable(base),
                        given.version.empty() ? "of no version" : "version " + given.version),
            "bring the deltas between back, or begin from whole weights of that version");
+    chain_.used_base = true;
     return base;
   }
   std::string base_folder(const std::string& what) const {
@@ -307,6 +310,15 @@ class ChainApplier {
 
 }  // namespace
 
+Note base_unused(std::string_view path, std::string_view why) {
+  return {Finding::kPath, Severity::kInfo,
+          fmt::format("{}: {} {}", kBaseUnused, printable(path), why), "", ""};
+}
+
+bool is_base_unused(const Note& note) {
+  return note.code == Finding::kPath && note.message.starts_with(kBaseUnused);
+}
+
 std::unique_ptr<OpenedCheckpoint> apply_weight_deltas(OpenedCheckpoint base,
                                                       std::vector<DeltaLink> deltas,
                                                       const ReadOptions& read) {
@@ -328,7 +340,12 @@ std::unique_ptr<OpenedCheckpoint> open_weight_delta(FileSystem& fs, const std::s
   OpenedCheckpoint base = open_checkpoint(fs, chain.base, of_base);
   base.locate_all(of_base.read);
   std::ranges::reverse(chain.deltas);
-  return apply_weight_deltas(std::move(base), std::move(chain.deltas), asked.read);
+  auto opened = apply_weight_deltas(std::move(base), std::move(chain.deltas), asked.read);
+  opened->notes.clear();  // about the base's path
+  if (base_flag != nullptr && !chain.used_base)
+    opened->notes.push_back(
+        base_unused(folder, fmt::format("begins from {} beside it", printable(chain.base))));
+  return opened;
 }
 
 std::string weight_version(FileSystem& fs, const OpenedCheckpoint& opened) {

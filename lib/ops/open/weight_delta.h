@@ -25,6 +25,10 @@ struct DeltaLink {
   DeltaIndex index;
 };
 
+/// A note that nothing at `path` begins from what --base names; `why`: "has whole weights".
+Note base_unused(std::string_view path, std::string_view why);
+bool is_base_unused(const Note& note);
+
 /// nullptr: `folder` has no deltas. `asked`: options for the base, with what --base says. Throws
 /// kUnsupported where the base is needed and not given, kCorrupt for a chain with a version missing.
 std::unique_ptr<OpenedCheckpoint> open_weight_delta(FileSystem& fs, const std::string& folder,

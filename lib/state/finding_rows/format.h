@@ -12,11 +12,13 @@ inline constexpr std::array<FindingInfo, 30> kFormatRows = {{
      "a tensor of an unknown class is read as a plain tensor", "file, tensor",
      "A library's subclass of torch.Tensor was saved.",
      "Nothing to do if its values are those of a plain tensor."},
-    {Finding::kTensorAttributes, "CK061", Severity::kWarning, "warning", "quick",
+    {Finding::kTensorAttributes, "CK061", Severity::kWarning, "warning, info", "quick",
      "tensors have Python attributes (`tensor.name = ...`), which are not kept; each attribute is "
      "reported once, with the first tensor that has it, by its place in the file; those that "
-     "PyTorch and DeepSpeed set themselves are not reported",
-     "file, tensor", "A program stored attributes on its tensors.",
+     "PyTorch and DeepSpeed set themselves are not reported; as info: a module of torch.nn that "
+     "was "
+     "pickled whole is read as its state_dict(), without its options, hooks and other attributes",
+     "file, tensor", "A program stored attributes on its tensors, or saved the model itself.",
      "Nothing to do, unless the program needs the attributes after loading."},
     {Finding::kMissingScale, "CK062", Severity::kWarning, "warning", "quick",
      "a quantized weight has no scale, or one of a shape that cannot be its own: its codes are no "
