@@ -12,7 +12,7 @@ StagedCopies::~StagedCopies() {
   try {
     wait();
   } catch (const std::exception&) {
-    // Whoever needs the values asks for them, and is told.
+    // Whoever needs the values asks for them, and gets the error then.
   }
 }
 

@@ -30,7 +30,7 @@ std::string prefetch_text(const Options& options) {
                      options.forward_prefetch ? "yes" : "no", options.max_prefetch_count);
 }
 
-/// Of a parameter over a mesh of its own.
+/// For a parameter over a mesh of its own.
 std::string ranks_text(const UnitGroups& comms) {
   return fmt::format(", over {} shards and {} replicas of its own", comms.shards(),
                      comms.replicas());

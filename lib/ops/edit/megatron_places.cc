@@ -361,10 +361,10 @@ class Mover {
 }  // namespace
 
 MegatronPlaces parse_megatron_places(std::string_view text) {
-  if (text == "megatron-fsdp") return MegatronPlaces::kFsdp;
-  if (text == "megatron-dist") return MegatronPlaces::kDist;
+  if (text == "fsdp_dtensor") return MegatronPlaces::kFsdp;
+  if (text == "torch_dist") return MegatronPlaces::kDist;
   fail(Code::kInvalidArgument,
-       fmt::format("\"{}\" are no places; known: megatron-fsdp, megatron-dist", printable(text)));
+       fmt::format("\"{}\" are no places; known: fsdp_dtensor, torch_dist", printable(text)));
 }
 
 std::vector<Note> move_to_megatron_places(Manifest& manifest, MegatronPlaces places) {

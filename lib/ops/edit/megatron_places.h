@@ -20,7 +20,7 @@ namespace tessera {
 
 enum class MegatronPlaces : std::uint8_t { kFsdp, kDist };
 
-/// "megatron-fsdp", "megatron-dist"; throws kInvalidArgument for any other.
+/// "fsdp_dtensor", "torch_dist", as Megatron-LM calls them; throws kInvalidArgument for any other.
 MegatronPlaces parse_megatron_places(std::string_view text);
 
 /// Moves model and optimizer to the places of a format. Tensors must be located. The notes say what
