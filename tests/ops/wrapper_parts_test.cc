@@ -96,8 +96,10 @@ TEST_CASE("a part is chosen with its whole, and the refusal names that") {
       FAIL("opened");
     } catch (const Error& error) {
       CHECK(error.code() == Code::kInvalidArgument);
-      CHECK_THAT(error.status().message, Contains("\"int8.weight#qdata\" is a part of \"int8.weight\""));
-      CHECK(error.status().hint == (include ? "--include 'int8.weight'" : "--exclude 'int8.weight'"));
+      CHECK_THAT(error.status().message,
+                 Contains("\"int8.weight#qdata\" is a part of \"int8.weight\""));
+      CHECK(error.status().hint ==
+            (include ? "--include 'int8.weight'" : "--exclude 'int8.weight'"));
     }
   }
   OpenOptions options;
@@ -105,7 +107,8 @@ TEST_CASE("a part is chosen with its whole, and the refusal names that") {
   OpenedCheckpoint chosen = open_sample("torchao/weights", options);
   std::vector<std::string> names;
   for (const LsTensor& tensor : list_tensors(chosen).tensors) names.emplace_back(tensor.name);
-  CHECK(names == std::vector<std::string>{"int8.weight#qdata", "int8.weight#scale"});
+  CHECK(names == std::vector<std::string>{"int8.weight#qdata", "int8.weight#scale",
+                                          "int8.weight#zero_point"});
 }
 
 TEST_CASE("diff names the part that differs, and nothing else of the object") {
