@@ -9,7 +9,7 @@
 #include "tests/fsdp/state_support.h"
 #include "tests/fsdp/torch_and_catch.h"
 
-namespace runtime_own_mesh_test {
+namespace state_own_mesh_test {
 
 using namespace tessera::fsdp;
 using namespace tessera::fsdp::test;
@@ -526,4 +526,4 @@ TEST_CASE("the unit's own mesh is no other and ranks that give different ones ar
   });
 }
 
-}  // namespace runtime_own_mesh_test
+}  // namespace state_own_mesh_test
