@@ -1,7 +1,7 @@
 """torch.load(weights_only=True) takes every torch-save file we write, the safetensors library every safetensors file: from every DCP,
 torch.save, safetensors and OLMo-core sample that the target can hold."""
 import json, pathlib, tempfile
-from support import compare, compare_values, done, samples, tool
+from support import compare, compare_values, done, samples, sha256, tool
 import torch
 from common import flatten
 

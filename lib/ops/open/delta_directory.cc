@@ -13,7 +13,7 @@ namespace {
 /// So many of the tensors that are made stay, as readers go on to the next one before they are done
 /// with the last; of large ones no more than that.
 constexpr std::size_t kRecent = 8, kFewest = 2;
-constexpr std::chrono::milliseconds kIdle(20);                  // then nobody goes on reading it
+constexpr std::chrono::milliseconds kLook(20);                  // how often who waits looks again
 constexpr std::uint64_t kLargeBytes = std::uint64_t{64} << 20;  // all together
 
 Bytes read_run(const Directory& directory, const FileRun& run) {
@@ -88,10 +88,11 @@ DeltaDirectory::SharedBytes DeltaDirectory::bytes_of(const AppliedTensor& tensor
       return found->bytes;
     }
     if (!making_ && make_room(tensor.size_bytes)) break;
-    changed_.wait_for(lock, kIdle);
+    changed_.wait_for(lock, kLook);
   }
   making_ = true;
   lock.unlock();
+  const Clock::time_point begun = Clock::now();
   SharedBytes bytes;
   try {
     bytes = std::make_shared<const Bytes>(make(tensor));
@@ -103,8 +104,9 @@ DeltaDirectory::SharedBytes DeltaDirectory::bytes_of(const AppliedTensor& tensor
   }
   lock.lock();
   making_ = false;
-  recent_.push_front({&tensor, bytes, tensor.size_bytes - std::min(tensor.size_bytes, wanted_bytes),
-                      Clock::now()});
+  const Clock::time_point now = Clock::now();
+  const std::uint64_t unread = tensor.size_bytes - std::min(tensor.size_bytes, wanted_bytes);
+  recent_.push_front({&tensor, bytes, unread, now, now - begun});
   changed_.notify_all();
   return bytes;
 }
@@ -116,7 +118,8 @@ bool DeltaDirectory::make_room(std::uint64_t size_bytes) const {
     auto last = std::ranges::find(recent_, std::uint64_t{0}, &Held::unread_bytes);
     if (last == recent_.end()) {
       last = std::prev(recent_.end());
-      if (Clock::now() - last->used < kIdle) return false;
+      // To wait for its readers costs no more than to make it again.
+      if (Clock::now() - last->used < 2 * last->made_in) return false;
     }
     all -= last->bytes->size();
     recent_.erase(last);

@@ -80,6 +80,7 @@ class DeltaDirectory final : public Directory {
     SharedBytes bytes;
     std::uint64_t unread_bytes = 0;
     Clock::time_point used;
+    Clock::duration made_in;
   };
   SharedBytes bytes_of(const AppliedTensor& tensor, std::uint64_t wanted_bytes) const;
   /// Gives up what is held, for one more of this size; false: not yet.
