@@ -322,7 +322,7 @@ void TorchModules::report(Node root, const std::string& place, Tree& tree) {
   tree.left_out.clear();
   archive_.left_out.push_back({LeftOut::Kind::kAttribute,
                                place.empty() ? class_name(graph_, root) : place,
-                               "options, hooks and other attributes of modules", 0, 0});
+                               std::string(kLeftByModules), 0, 0});
 }
 
 }  // namespace tessera

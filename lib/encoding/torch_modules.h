@@ -19,6 +19,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -27,6 +28,9 @@
 #include "lib/encoding/torch_tensors.h"
 
 namespace tessera {
+
+/// LeftOut::reason of what modules hold besides their state_dict().
+inline constexpr std::string_view kLeftByModules = "options, hooks and other attributes of modules";
 
 class TorchModules {
  public:

@@ -207,6 +207,11 @@ def special(folder):
     assert names(folder / "mixed.pt") == ["0.weight", "0.bias"]
     for to in ("safetensors", "hf"):
         tool("ckpt-convert", folder / "mixed.pt", folder / "lost", "--to", to, status=5)
+    # A folder of Hugging Face's has no place for a module's class and options.
+    torch.save({"model": nn.Linear(2, 2), "epoch": 3}, folder / "below_key.pt")
+    torch.save(nn.Linear(2, 2), folder / "root.pt")
+    for name in ("below_key.pt", "root.pt"):
+        tool("ckpt-convert", folder / name, folder / "hub", "--to", "hf", status=5)
     torch.save(nn.DataParallel(Block()), folder / "wrapped.pt")
     tool("ckpt-inspect", "ls", folder / "wrapped.pt", status=5)
     # Hooks that change what state_dict() gives are not run, so that it is not known.

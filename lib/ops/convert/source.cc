@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "lib/base/append.h"
+#include "lib/encoding/torch_modules.h"
 #include "lib/ops/convert/conversion.h"
 #include "lib/ops/convert/flat_guard.h"
 #include "lib/ops/convert/lost_values.h"
@@ -35,6 +36,22 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kLost = "lost: it could not be read (--salvage)";
+
+/// A module that was pickled whole is its class and options too, for which a folder of Hugging
+/// Face's has no place.
+void refuse_whole_module(const Balance& balance, const std::string& root) {
+  for (const LeftOutGroup& group : balance.left_out()) {
+    if (group.reason != kLeftByModules) continue;
+    for (const std::string& module : group.values)
+      if (root.empty() || module == root || module.starts_with(root + "."))
+        fail(
+            Code::kUnsupported,
+            fmt::format("\"{}\" is a whole module and not a state_dict(): --to hf has no place for "
+                        "its class and options",
+                        printable(module)),
+            "--to safetensors writes its tensors, and lists what is left out");
+  }
+}
 
 }  // namespace
 
@@ -158,6 +175,7 @@ void Conversion::take_model_only() {
          fmt::format("there are several models: {}", fmt::join(roles.model_roots, ", ")),
          "choose one with --root");
   }
+  refuse_whole_module(report_.balance, roles.model_roots.empty() ? "" : roles.model_roots[0]);
   if (options_.selection.only && *options_.selection.only != Part::kModel)
     fail(Code::kInvalidArgument, "--to hf writes the model, which --only leaves out",
          "--to safetensors writes any part");
