@@ -173,9 +173,9 @@ void add_modules(std::vector<Bomb>& bombs) {
   add("one module twenty thousand times",
       "(" + module("}") + put + "0" + module("}(" + many + "u") + "l");
   add(
-      "a hundred thousand parameters", begin + "}(" + keys[0] + "}(" + [&] {
+      "eighty thousand parameters", begin + "}(" + keys[0] + "}(" + [&] {
         std::string all = text("p") + weight + put;
-        for (int i = 0; i < 100'000; ++i) all += text(fmt::format("{}", i)) + get;
+        for (int i = 0; i < 80'000; ++i) all += text(fmt::format("{}", i)) + get;
         return all;
       }() + "u" + keys[1] + "}" + keys[2] + "}ub");
 }
