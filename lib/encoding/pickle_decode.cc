@@ -133,7 +133,6 @@ class Decoder {
   bool is_unknown_object(Node node) const;
 
   const Decoded* known(Node node) const;
-  bool is_open_container(Node node) const;
   Decoded module(const ModuleEntries& entries, int levels);
   void close(Node node, Decoded& result);
   Decoded back_reference(std::size_t place);
@@ -200,7 +199,7 @@ Decoded Decoder::decode(Node node, int levels) {
     const bool again = found || met_.contains(node);
     const ModuleEntries* entries = modules_ ? modules_(node) : nullptr;
     const bool is_module = entries && closed_ == 0;
-    const bool closes = !is_module && !is_open_container(node);
+    const bool closes = modules_ && !is_module && !is_open_container(graph_, node);
     if (again && copies_left_ == 0) return stub(node);
     copying_ += again ? 1 : 0;
     spend(kContainerBytes);
@@ -232,14 +231,6 @@ const Decoded* Decoder::known(Node node) const {
   const auto found = done_.find(node);
   if (found == done_.end() || (closed_ == 0 && found->second.holds_modules)) return nullptr;
   return &found->second;
-}
-
-/// A container that flatten() enters, so that what it holds has a name.
-bool Decoder::is_open_container(Node node) const {
-  const PickleKind kind = graph_.kind(node);
-  return kind == PickleKind::kDict || kind == PickleKind::kList ||
-         graph_.is_call(node, "collections", "OrderedDict") ||
-         graph_.is_call(node, "collections", "defaultdict");
 }
 
 Decoded Decoder::module(const ModuleEntries& entries, int levels) {
@@ -633,6 +624,13 @@ bool is_plain_call(const PickleGraph& graph, PickleGraph::Node node) {
   return is("collections", {"OrderedDict", "Counter", "defaultdict"}) || is("torch", {"Size"}) ||
          is("_codecs", {"encode"}) || is("_io", {"BytesIO"}) ||
          is("builtins", {"set", "frozenset", "bytearray", "bytes", "complex"});
+}
+
+bool is_open_container(const PickleGraph& graph, PickleGraph::Node node) {
+  const PickleKind kind = graph.kind(node);
+  return kind == PickleKind::kDict || kind == PickleKind::kList ||
+         graph.is_call(node, "collections", "OrderedDict") ||
+         graph.is_call(node, "collections", "defaultdict");
 }
 
 Value decode_pickle(const PickleGraph& graph, PickleGraph::Node node, const PickleHook& hook,

@@ -11,6 +11,9 @@ namespace tessera {
 /// ...).
 bool is_plain_call(const PickleGraph& graph, PickleGraph::Node node);
 
+/// A dict or list, of any kind that flatten() enters, so that what it holds has a name.
+bool is_open_container(const PickleGraph& graph, PickleGraph::Node node);
+
 /// An object that is read as an OrderedDict of these names and values.
 using ModuleEntries = std::vector<std::pair<std::string, PickleGraph::Node>>;
 /// nullptr: none. What it points to stays there while the pickle is decoded.

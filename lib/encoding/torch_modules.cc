@@ -67,14 +67,6 @@ std::string class_name(const PickleGraph& graph, Node node) {
   return fmt::format("{}.{}", printable(module), printable(name));
 }
 
-/// A dict or list, of any kind that flatten() enters.
-bool is_entered(const PickleGraph& graph, Node node) {
-  const PickleKind kind = graph.kind(node);
-  return kind == PickleKind::kList || kind == PickleKind::kDict ||
-         graph.is_call(node, "collections", "OrderedDict") ||
-         graph.is_call(node, "collections", "defaultdict");
-}
-
 std::string key_name(const PickleGraph& graph, Node key) {
   if (graph.kind(key) == PickleKind::kString) return std::string(graph.text(key));
   if (graph.kind(key) == PickleKind::kInt) return fmt::to_string(graph.integer(key));
@@ -138,7 +130,7 @@ void TorchModules::find_places() {
   };
   for (std::size_t at = 0; at < visits.size(); ++at) {
     const Node node = visits[at].node;
-    if (!is_entered(graph_, node)) {
+    if (!is_open_container(graph_, node)) {
       if (auto tree = read(node)) {
         report(node, place_of(at), *tree);
         trees_.emplace(node, std::move(*tree));

@@ -43,6 +43,7 @@ class TorchModules {
   TorchModules(const PickleGraph& graph, TensorResolver& resolver, TorchArchive& archive,
                std::uint64_t limit_bytes);
 
+  bool empty() const { return trees_.empty(); }
   /// Names and values of the state_dict(), or nullptr: no such module.
   const ModuleEntries* find(Node node) const;
 

@@ -48,6 +48,7 @@ void decode_archive_root(const PickleGraph& graph, TensorResolver& resolver,
   std::optional<TorchModules> modules;
   if (options.modules_as_state)
     modules.emplace(graph, resolver, archive, options.pickle_limit_bytes);
+  if (modules && modules->empty()) modules.reset();  // decoding need not ask then
   const bool is_module = modules && modules->find(root);
   if (is_module && !options.allow_opaque_root)
     if (const std::string unread = modules->only_unread(root); !unread.empty()) refuse_root(unread);

@@ -278,6 +278,14 @@ class CheckpointOpener {
 
 }  // namespace
 
+std::optional<std::uint32_t> open_or_report(ArchiveManifestBuilder& builder, Findings& findings,
+                                            const std::string& path, std::string_view whose) {
+  Status why;
+  const auto file = builder.try_open(path, why);
+  if (!file) findings.error(Finding::kUnreadableFile, unreadable_text(whose, why), path);
+  return file;
+}
+
 ZeroFiles::ZeroFiles(const Place& place, const ReadOptions& options)
     : builder(*place.directory, options),
       bytes(*place.directory, builder),

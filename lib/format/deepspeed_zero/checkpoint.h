@@ -26,6 +26,10 @@ struct ZeroFiles {
   Findings findings;
 };
 
+/// Opens a file of torch.save. Where it cannot be read: nullopt, and a finding that says whose it is.
+std::optional<std::uint32_t> open_or_report(ArchiveManifestBuilder& builder, Findings& findings,
+                                            const std::string& path, std::string_view whose);
+
 struct ZeroCheckpoint {
   /// `files` must outlive it.
   ZeroCheckpoint(ZeroFiles& files, Folder its_files);

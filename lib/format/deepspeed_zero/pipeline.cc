@@ -130,13 +130,9 @@ class PipelineReader {
   void add_layers() {
     for (const FileName& layer : layers_of(folder_)) {
       const std::string path = folder_.prefix + layer.name;
-      Status why;
-      const auto opened = files_.builder.try_open(path, why);
-      if (!opened) {
-        files_.findings.error(Finding::kUnreadableFile,
-                              unreadable_text(fmt::format("layer {}", layer.layer), why), path);
-        continue;
-      }
+      const auto opened = open_or_report(files_.builder, files_.findings, path,
+                                         fmt::format("layer {}", layer.layer));
+      if (!opened) continue;
       const std::uint32_t file = *opened;
       layout_.layers.push_back({layer.name, {}});
       in_file(path, [&] {

@@ -84,12 +84,8 @@ class Reader {
     });
     for (const FileName& name : files) {
       const std::string path = c_.folder.prefix + name.name;
-      Status why;
-      const auto file = c_.builder.try_open(path, why);
-      if (!file) {
-        c_.findings.error(Finding::kUnreadableFile, unreadable_text("an expert", why), path);
-        continue;
-      }
+      const auto file = open_or_report(c_.builder, c_.findings, path, "an expert");
+      if (!file) continue;
       in_file(path, [&] {
         for (const NamedTensor& item : tensors_of(Field(c_.builder.archive(*file).root)))
           add_weight(*file, item);
@@ -118,13 +114,8 @@ class Reader {
 
   std::optional<Share> open(const FileName& name) {
     const std::string path = c_.folder.prefix + name.name;
-    Status why;
-    const auto file = c_.builder.try_open(path, why);
-    if (!file) {
-      c_.findings.error(Finding::kUnreadableFile, unreadable_text("a share of the experts", why),
-                        path);
-      return std::nullopt;
-    }
+    const auto file = open_or_report(c_.builder, c_.findings, path, "a share of the experts");
+    if (!file) return std::nullopt;
     return in_file(path, [&]() -> std::optional<Share> {
       const Field root(c_.builder.archive(*file).root);
       const auto optimizer = root.find_present(kOptimizer);

@@ -63,12 +63,8 @@ class ZeroReader {
     for (const FileName& name : c_.folder.foreign) {
       const std::string path = c_.folder.prefix + name.name;
       if (name.kind != FileName::Kind::kExpert || !path.ends_with("model_states.pt")) continue;
-      Status why;
-      const auto file = c_.builder.try_open(path, why);
-      if (!file) {
-        c_.findings.error(Finding::kUnreadableFile, unreadable_text("an expert", why), path);
-        continue;
-      }
+      const auto file = open_or_report(c_.builder, c_.findings, path, "an expert");
+      if (!file) continue;
       in_file(path, [&] {
         for (const NamedTensor& item : tensors_of(Field(c_.builder.archive(*file).root))) {
           if (const auto known = c_.trained.find(item.name); known != c_.trained.end()) {

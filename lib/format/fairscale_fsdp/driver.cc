@@ -40,9 +40,11 @@ bool holds_everything(const Place& place) {
   return true;
 }
 
-/// How many files the set has that the file at `place` belongs to; 0: to none.
+/// How many files the set of several has that the file at `place` belongs to; 0: to none.
 std::size_t files_of_set(const Place& place) {
-  if (!fairscale::choose_files(place)) return 0;  // cheap: one file's pickle
+  if (fairscale::archive_names(*place.directory).size() < 2)
+    return 0;                                     // alone: nothing to unpickle
+  if (!fairscale::choose_files(place)) return 0;  // cheaper than all files: one's pickle
   Place folder = place;
   folder.file.clear();
   const auto chosen = fairscale::choose_files(folder);

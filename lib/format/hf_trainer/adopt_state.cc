@@ -18,6 +18,7 @@
 
 #include "lib/format/hf_trainer/files.h"
 #include "lib/format/hf_trainer/parameter_order.h"
+#include "lib/state/edit/tensor_remapper.h"
 #include "lib/state/parameter_order.h"
 #include "lib/state/role_names.h"
 
@@ -63,13 +64,6 @@ bool is_named_without_decay(std::string_view name) {
   return std::ranges::any_of(split(lower, '.'), [](std::string_view part) {
     return part == "norm" || part.ends_with("_norm");
   });
-}
-
-bool holds_tensors(const ValueDict& options) {
-  bool any = false;
-  for (const auto& [key, value] : options)
-    for_each_tensor(value, [&](std::uint32_t) { any = true; });
-  return any;
 }
 
 class Adopter {
@@ -266,7 +260,7 @@ class Adopter {
     std::array<ValueDict, kGroups> options;
     for (std::size_t g = 0; g < kGroups; ++g) options[g] = options_of(made[g], g, optim);
     for (const OptimGroup& group : optim.groups)
-      if (optim.groups.size() < kGroups && holds_tensors(group.options))
+      if (optim.groups.size() < kGroups && holds_tensors(Value::dict(group.options)))
         fail(Code::kUnsupported, "one group with a tensor among its options cannot become two",
              std::string(kOtherWays));
     write_groups(made, options);
@@ -407,11 +401,9 @@ void restate_as_written(Manifest& source, const StateDict& written) {
       return !part.path.empty() && is_key(part.path[0], file.key);
     };
     if (std::ranges::any_of(source.state.entries, is_of_file)) continue;
-    for (const StateEntry& entry : written.entries) {
-      bool holds_tensor = false;
-      for_each_tensor(entry.value, [&](std::uint32_t) { holds_tensor = true; });
-      if (is_of_file(entry) && !holds_tensor) source.state.entries.push_back(entry);
-    }
+    std::ranges::copy_if(
+        written.entries, std::back_inserter(source.state.entries),
+        [&](const StateEntry& entry) { return is_of_file(entry) && !holds_tensors(entry.value); });
     std::ranges::copy_if(written.containers, std::back_inserter(source.state.containers),
                          is_of_file);
   }
