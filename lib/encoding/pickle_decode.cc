@@ -205,7 +205,7 @@ Decoded Decoder::decode(Node node, int levels) {
     spend(kContainerBytes);
     path_.push_back(node);
     outermost_.push_back(kClosed);
-    holds_modules_.push_back(entries != nullptr);
+    if (modules_) holds_modules_.push_back(entries != nullptr);
     closed_ += closes ? 1 : 0;
     if (is_module) result = module(*entries, levels);
     if (result.height == 0 && hook_) {
@@ -225,7 +225,7 @@ Decoded Decoder::decode(Node node, int levels) {
 
 /// What it was decoded to before, where it means the same here.
 const Decoded* Decoder::known(Node node) const {
-  if (closed_ == 0)
+  if (modules_ && closed_ == 0)
     if (const auto found = done_outside_.find(node); found != done_outside_.end())
       return &found->second;
   const auto found = done_.find(node);
@@ -250,9 +250,11 @@ void Decoder::close(Node node, Decoded& result) {
   const int outermost = outermost_.back();
   path_.pop_back();
   outermost_.pop_back();
-  result.holds_modules = holds_modules_.back();
-  holds_modules_.pop_back();
-  if (result.holds_modules && !path_.empty()) holds_modules_.back() = true;
+  if (modules_) {
+    result.holds_modules = holds_modules_.back();
+    holds_modules_.pop_back();
+    if (result.holds_modules && !path_.empty()) holds_modules_.back() = true;
+  }
   if (outermost >= place) {
     (result.holds_modules && closed_ == 0 ? done_outside_ : done_).emplace(node, result);
     return;
