@@ -162,6 +162,15 @@ void locate_storages(const ByteWindow& window, TorchArchive& archive) {
   locate_in(zip, archive);
 }
 
+bool may_mention(const ByteWindow& window, std::string_view text) {
+  Bytes head = window.read(0, ZipReader::head_bytes(window));
+  if (!as_text(head).starts_with(kZipMagic)) return true;
+  ZipReader zip = open_zip(window, std::move(head));
+  TorchArchive archive;
+  check_records(zip, window, archive);
+  return as_text(zip.read(*zip.find("data.pkl"))).find(text) != std::string_view::npos;
+}
+
 bool looks_like_torch_archive(const ByteWindow& window) {
   const Bytes head = window.read(0, std::min<std::uint64_t>(64, window.length));
   return as_text(head).starts_with(kZipMagic) || looks_like_legacy_archive(head);

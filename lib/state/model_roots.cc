@@ -297,9 +297,7 @@ class ModelFinder {
 bool holds_weights(const Value& value) {
   const bool is_optimizer = value.find("state") != nullptr && value.find("param_groups") != nullptr;
   if (is_optimizer || value.is_tensor()) return false;
-  bool found = is_numpy_array(value);
-  for_each_tensor(value, [&found](std::uint32_t) { found = true; });
-  return found;
+  return value.holds_tensors() || is_numpy_array(value);
 }
 
 void find_models(const StateDict& state, Roles& roles) { ModelFinder(state, roles).run(); }

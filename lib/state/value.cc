@@ -2,6 +2,7 @@
 #include <tessera/base/error.h>
 #include <tessera/state/value.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <set>
@@ -16,6 +17,7 @@ struct Value::Node {
     Value attributes;
   };
   Kind kind;
+  bool holds_tensors = false;
   mutable std::atomic<std::uint32_t> references = 1;
   std::variant<std::string, std::pair<double, double>, ValueList, std::vector<std::int64_t>,
                ValueDict, OrderedDict, Opaque>
@@ -28,6 +30,20 @@ bool has_attributes(Value::Kind kind) {
   return kind == Value::Kind::kOrderedDict || kind == Value::Kind::kDefaultDict;
 }
 
+bool any_tensors(const ValueList& items) {
+  return std::ranges::any_of(items, &Value::holds_tensors);
+}
+bool any_tensors(const ValueDict& entries) {
+  return std::ranges::any_of(entries, [](const auto& entry) {
+    return entry.first.holds_tensors() || entry.second.holds_tensors();
+  });
+}
+bool any_tensors(const OpaqueObject& object) {
+  return object.arguments.holds_tensors() || object.keyword_arguments.holds_tensors() ||
+         object.state.holds_tensors() || any_tensors(object.items) ||
+         any_tensors(object.dict_items);
+}
+
 }  // namespace
 
 Value Value::boolean(bool v) { return Value(Rep(v)); }
@@ -37,8 +53,9 @@ Value Value::dtype(DType v) { return Value(Rep(v)); }
 Value Value::tensor(std::uint32_t index) { return Value(Rep(TensorIndex{index})); }
 
 template <class T>
-Value Value::node(Kind kind, T payload) {
-  return Value(Rep(NodePtr(new Node{.kind = kind, .payload = std::move(payload)})));
+Value Value::node(Kind kind, T payload, bool holds_tensors) {
+  return Value(Rep(NodePtr(
+      new Node{.kind = kind, .holds_tensors = holds_tensors, .payload = std::move(payload)})));
 }
 
 Value::NodePtr::NodePtr(const NodePtr& other) noexcept : node_(other.node_) {
@@ -61,27 +78,30 @@ Value Value::bytes(std::string v, Kind kind) {
 Value Value::list(ValueList v, Kind kind) {
   TESSERA_CHECK(kind == Kind::kList || kind == Kind::kTuple || kind == Kind::kSet ||
                 kind == Kind::kFrozenSet);
-  return node(kind, std::move(v));
+  const bool tensors = any_tensors(v);
+  return node(kind, std::move(v), tensors);
 }
 
 Value Value::size(std::vector<std::int64_t> v) { return node(Kind::kSize, std::move(v)); }
-Value Value::dict(ValueDict v) { return node(Kind::kDict, std::move(v)); }
+Value Value::dict(ValueDict v) { return dict_of(Kind::kDict, std::move(v), {}); }
 Value Value::ordered_dict(ValueDict v, Value attributes) {
-  return node(Kind::kOrderedDict, Node::OrderedDict{std::move(v), std::move(attributes)});
+  return dict_of(Kind::kOrderedDict, std::move(v), std::move(attributes));
 }
 Value Value::default_dict(ValueDict v, Value factory) {
-  return node(Kind::kDefaultDict, Node::OrderedDict{std::move(v), std::move(factory)});
+  return dict_of(Kind::kDefaultDict, std::move(v), std::move(factory));
 }
-Value Value::counter(ValueDict v) { return node(Kind::kCounter, std::move(v)); }
+Value Value::counter(ValueDict v) { return dict_of(Kind::kCounter, std::move(v), {}); }
 Value Value::dict_of(Kind kind, ValueDict v, Value attributes) {
   TESSERA_CHECK(is_dict_kind(kind));
-  if (kind == Kind::kOrderedDict) return ordered_dict(std::move(v), std::move(attributes));
-  if (kind == Kind::kDefaultDict) return default_dict(std::move(v), std::move(attributes));
-  return node(kind, std::move(v));
+  bool tensors = any_tensors(v);
+  if (!has_attributes(kind)) return node(kind, std::move(v), tensors);
+  tensors = tensors || attributes.holds_tensors();
+  return node(kind, Node::OrderedDict{std::move(v), std::move(attributes)}, tensors);
 }
 Value Value::back_reference(std::uint32_t distance) { return Value(Rep(BackReference{distance})); }
 Value Value::opaque(OpaqueObject v) {
-  return node(Kind::kOpaque, Node::Opaque(new OpaqueObject(std::move(v))));
+  const bool tensors = any_tensors(v);
+  return node(Kind::kOpaque, Node::Opaque(new OpaqueObject(std::move(v))), tensors);
 }
 
 Value::Kind Value::kind() const {
@@ -165,6 +185,11 @@ const Value* Value::find(std::string_view key) const {
 const void* Value::node_id() const {
   const auto* shared = std::get_if<NodePtr>(&rep_);
   return shared == nullptr ? nullptr : shared->get();
+}
+
+bool Value::holds_tensors() const {
+  const auto* shared = std::get_if<NodePtr>(&rep_);
+  return shared == nullptr ? is_tensor() : (*shared)->holds_tensors;
 }
 
 /// Walks two trees side by side. A pair of nodes met before is equal so far: it was compared, or

@@ -722,6 +722,22 @@ void check_legacy_refused(const std::string& name, const Legacy& legacy, const s
 
 }  // namespace
 
+TEST_CASE("the pickle of an archive is searched for a text, but that of no legacy stream") {
+  const auto mentions = [](std::string bytes, std::string_view text) {
+    const ByteFile file(std::move(bytes));
+    return may_mention(ByteWindow::whole(file), text);
+  };
+  const std::string archive =
+      zip_of({{"data.pkl", "\x80\x02X\x04" + "\0\0\0name."s}, {"x", "other"}});
+  CHECK(mentions(archive, "name"));
+  CHECK_FALSE(mentions(archive, "other"));
+  const std::string legacy = Legacy{}.bytes();
+  CHECK(mentions(legacy, "other"));
+  std::string damaged = archive;
+  damaged[damaged.find("name.")] ^= 1;
+  CHECK(code_of([&] { mentions(damaged, "name"); }) == Code::kCorrupt);
+}
+
 TEST_CASE("legacy streams: storages and views of storages") {
   std::string message;
   std::string element;

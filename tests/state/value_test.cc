@@ -2,7 +2,9 @@
 #include <tessera/state/value.h>
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <limits>
+#include <utility>
 
 namespace value_test {
 
@@ -110,6 +112,62 @@ TEST_CASE("copies share their node") {
   CHECK(Value::integer(1).node_id() == nullptr);
   CHECK(Value::tensor(1).node_id() == nullptr);
   CHECK(Value::list({Value::integer(1)}).node_id() != list.node_id());
+}
+
+TEST_CASE("a value knows whether tensors stand inside, wherever they do") {
+  const Value tensor = Value::tensor(3), plain = Value::list({text("a"), Value::integer(1)});
+  CHECK(tensor.holds_tensors());
+  for (const Value& value : samples()) {
+    INFO(static_cast<int>(value.kind()));
+    CHECK(value.holds_tensors() == value.is_tensor());
+  }
+  const auto object_with = [&](int place, const Value& value) {
+    OpaqueObject out;
+    out.arguments = place == 0 ? value : plain;
+    out.keyword_arguments = place == 1 ? value : Value();
+    out.state = place == 2 ? value : plain;
+    out.items = {plain, place == 3 ? value : plain};
+    out.dict_items = {{place == 4 ? value : text("k"), place == 5 ? value : plain}};
+    return Value::opaque(std::move(out));
+  };
+  const std::function<Value(const Value&)> holders[] = {
+      [&](const Value& v) {
+        return Value::list({plain, v});
+      },
+      [&](const Value& v) { return Value::list({v}, Kind::kTuple); },
+      [&](const Value& v) { return Value::list({v}, Kind::kSet); },
+      [&](const Value& v) { return Value::list({v}, Kind::kFrozenSet); },
+      [&](const Value& v) {
+        return Value::dict({{text("a"), plain}, {text("b"), v}});
+      },
+      [&](const Value& v) {
+        return Value::dict({{v, plain}});
+      },
+      [&](const Value& v) {
+        return Value::ordered_dict({{text("a"), v}}, Value());
+      },
+      [&](const Value& v) {
+        return Value::ordered_dict({{text("a"), plain}}, v);
+      },
+      [&](const Value& v) {
+        return Value::default_dict({{text("a"), v}}, Value());
+      },
+      [&](const Value& v) { return Value::default_dict({}, v); },
+      [&](const Value& v) {
+        return Value::counter({{v, Value::integer(1)}});
+      },
+      [&](const Value& v) { return object_with(0, v); },
+      [&](const Value& v) { return object_with(1, v); },
+      [&](const Value& v) { return object_with(2, v); },
+      [&](const Value& v) { return object_with(3, v); },
+      [&](const Value& v) { return object_with(4, v); },
+      [&](const Value& v) { return object_with(5, v); },
+  };
+  for (const auto& outer : holders)
+    for (const auto& inner : holders) {
+      CHECK(outer(inner(tensor)).holds_tensors());
+      CHECK_FALSE(outer(inner(text("a"))).holds_tensors());
+    }
 }
 
 TEST_CASE("comparing shared nodes takes no exponential time") {

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera {
@@ -79,6 +80,10 @@ TorchArchive open_torch_archive(const ByteWindow& window, const ArchiveOptions& 
 /// Fills ArchiveStorage::offset of every storage of a zip archive by reading local headers, checking them against the directory
 /// (name, method stored, sizes) and that records do not overlap.
 void locate_storages(const ByteWindow& window, TorchArchive& archive);
+
+/// Whether `text` stands in the pickle of an archive: cheap, as nothing is decoded. Legacy streams, whose pickles have no directory, are
+/// not searched: true. Throws as open_torch_archive() does for a damaged container.
+bool may_mention(const ByteWindow& window, std::string_view text);
 
 /// "PK\x03\x04" or the legacy magic pickle at the front: could this be a torch archive? Reads at most 64 bytes.
 bool looks_like_torch_archive(const ByteWindow& window);

@@ -152,6 +152,8 @@ struct Capabilities {
       false;  // writes groups with lists of members: flattened ones are grouped first
   /// A mesh dim "vpp" counts model chunks of a rank, and is no dim of ranks.
   bool has_model_chunks = false;
+  /// The two halves of a gated matrix (SwiGLU) are one tensor.
+  bool joins_gates = false;
 
   // Where its files lie.
   bool is_container = false;     // knows what the bytes are: gives way to who knows what they mean
@@ -169,8 +171,6 @@ struct Capabilities {
   bool loses_dict_kinds = false;
   /// A dict at the top that holds values alone is one value to its readers.
   bool joins_value_dicts = false;
-  /// Not written (`writes`), but from a checkpoint of the same format: a reshard, an edit.
-  bool rewrites = false;
 
   PointerFile pointer = {};
   std::span<const std::string_view> suffixes = {};      // of files that may be one: ".pt"

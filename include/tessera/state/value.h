@@ -132,6 +132,9 @@ class Value {
   /// Identity of the shared node (nullptr for scalars held inline): detects sharing.
   const void* node_id() const;
 
+  /// Whether this is a tensor, or one stands anywhere inside. Known since the value was made.
+  bool holds_tensors() const;
+
   /// Deep equality; NaN equals NaN, 1 differs from 1.0 and from True, list from tuple; the order of
   /// a dict counts. Shared nodes are compared once.
   friend bool operator==(const Value& a, const Value& b);
@@ -170,7 +173,7 @@ class Value {
 
   explicit Value(Rep rep) : rep_(std::move(rep)) {}
   template <class T>
-  static Value node(Kind kind, T payload);
+  static Value node(Kind kind, T payload, bool holds_tensors = false);
   template <class T>
   const T& payload() const;
 

@@ -13,7 +13,6 @@
 #include "lib/format/deepspeed_zero/pipeline_layout.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/torch_files/archive_names.h"
-#include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera::deepspeed {
 namespace {
@@ -211,7 +210,7 @@ class PipelineReader {
       return Value::dict(std::move(kept));
     };
     const Value left = without_members(a);
-    return !holds_tensors(left) && left == without_members(b);
+    return !left.holds_tensors() && left == without_members(b);
   }
 
   /// The engine's fields are of all stages; where one differs, the first stage's is used and said.

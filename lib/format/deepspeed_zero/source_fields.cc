@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 
-#include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera::deepspeed {
 namespace {
@@ -60,7 +59,7 @@ class Sorter {
   void sort(const StateEntry& entry) {
     if (!entry.value.is_tensor() && !policy_.keeps(entry)) return;
     StateEntry copy = entry;
-    if (!holds_tensors(entry.value) && lies_below(entry.name, naming_.optim_root)) {
+    if (!entry.value.holds_tensors() && lies_below(entry.name, naming_.optim_root)) {
       if (copy.path.empty()) copy.path = root_path(entry.name);
       copy.path = below_optimizer(copy.path);
       return of_optimizer_.state.entries.push_back(std::move(copy));

@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "lib/format/deepspeed_zero/partition.h"
-#include "lib/state/edit/tensor_remapper.h"
 
 namespace tessera::deepspeed {
 namespace {
@@ -167,7 +166,7 @@ void StateAssembler::add_globals(std::uint32_t file, const Value& globals) {
 
 void StateAssembler::add_other_state() {
   const Path model_root = root_path(model_.naming.model_root);
-  if (!model_.module_attributes.is_none() && !holds_tensors(model_.module_attributes))
+  if (!model_.module_attributes.is_none() && !model_.module_attributes.holds_tensors())
     builder_.manifest().state.containers.push_back(
         {model_root, Value::Kind::kOrderedDict, model_.module_attributes, 0});
   for (const auto& [name, value] : model_.module_values) {

@@ -154,7 +154,7 @@ std::string_view other_spelling(std::string_view name) {
 }
 
 bool is_metadata(const Value& value) {
-  const Value* wrappers = value.find("param_metadata");
+  const Value* wrappers = value.find(kMetadataKey);
   if (!wrappers || !is_sequence(*wrappers)) return false;
   return std::ranges::all_of(wrappers->as_list(), [](const Value& wrapper) {
     return wrapper.find("fsdp_path") && (wrapper.find("params") || wrapper.find("is_flat"));
@@ -164,7 +164,7 @@ bool is_metadata(const Value& value) {
 RankMetadata parse_metadata(const Value& value) {
   RankMetadata out;
   const Field top(value, "shard metadata");
-  for (const Field& wrapper : top.at("param_metadata").items())
+  for (const Field& wrapper : top.at(kMetadataKey).items())
     out.wrappers.push_back(parse_wrapper(wrapper));
   check_unique(out.wrappers, top);
   if (const auto names = top.find("buffer_names"))

@@ -61,6 +61,8 @@ struct RankMetadata {
   WriterMarks marks;
 };
 
+/// The dict with this key is the metadata.
+inline constexpr std::string_view kMetadataKey = "param_metadata";
 inline constexpr std::string_view kMarksKey = "tessera";
 
 /// `path` without the segments that wrappers add.

@@ -8,7 +8,6 @@
 #include <tuple>
 
 #include "lib/format/fairscale_fsdp/reader.h"
-#include "lib/state/edit/tensor_remapper.h"
 #include "lib/state/fields.h"
 
 namespace tessera::fairscale {
@@ -45,7 +44,7 @@ class ModelReader {
     ContainerNote note;
     note.path = root_;
     note.kind = Value::Kind::kOrderedDict;
-    if (!holds_tensors(weights.attributes())) note.attributes = weights.attributes();
+    if (!weights.attributes().holds_tensors()) note.attributes = weights.attributes();
     note.entries_before = 0;
     manifest().state.containers.push_back(std::move(note));
   }

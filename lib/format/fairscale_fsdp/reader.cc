@@ -41,7 +41,7 @@ void add_source_maps(Checkpoint& checkpoint) {
   if (!marks.maps.is_dict()) return;
   const Path root = root_path(marks.optim_root);
   for (const auto& [key, value] : marks.maps.as_dict()) {
-    if (!key.is_string() || holds_tensors(value)) continue;
+    if (!key.is_string() || value.holds_tensors()) continue;
     checkpoint.builder.add_state(0, value, below(root, key.as_string()));
   }
 }

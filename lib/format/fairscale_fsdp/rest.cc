@@ -9,7 +9,6 @@
 #include <set>
 
 #include "lib/format/fairscale_fsdp/reader.h"
-#include "lib/state/edit/tensor_remapper.h"
 #include "lib/state/fields.h"
 
 namespace tessera::fairscale {
@@ -67,7 +66,7 @@ RestOfState::RestOfState(const Manifest& source, const Roles& roles, const std::
     }
     add(source, i, 0, by_rank_);
     bool& tensors = keys_[path[0].text()];
-    tensors = tensors || holds_tensors(entry.value);
+    tensors = tensors || entry.value.holds_tensors();
   }
   place_containers(source);
 }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/encoding/torch_archive.h>
 
 #include <algorithm>
 #include <set>
@@ -20,10 +21,18 @@ namespace {
 
 constexpr std::size_t kMaxPeeks = 64;
 
-bool has_metadata(const Place& place) {
-  const std::optional<Value> root =
-      peek_root(*place.directory, place.file, place.pickle_limit_bytes);
-  return root && find_metadata(*root);
+/// nullopt: the file does not even start like one of torch.save's, or holds too much to look at.
+std::optional<bool> has_metadata(const Directory& directory, const std::string& name,
+                                 std::uint64_t pickle_limit_bytes) {
+  const bool may_have = in_file(name, [&] {
+    const auto file = directory.open(name);
+    const ByteWindow window = ByteWindow::whole(*file);
+    return !looks_like_torch_archive(window) || may_mention(window, kMetadataKey);
+  });
+  if (!may_have) return false;  // nearly every file: its values are not built
+  const std::optional<Value> root = peek_root(directory, name, pickle_limit_bytes);
+  if (!root) return std::nullopt;
+  return find_metadata(*root) != nullptr;
 }
 
 /// Rank files of PyTorch's own FSDP: flat parameters as it calls them, its distributed tensors.
@@ -113,9 +122,7 @@ class Chooser {
   /// nullopt: it cannot be read, or does not even start like a file of torch.save's.
   std::optional<bool> look_into(const std::string& name) {
     try {
-      const std::optional<Value> root = peek_root(directory_, name, pickle_limit_bytes_);
-      if (!root) return std::nullopt;
-      return find_metadata(*root) != nullptr;
+      return has_metadata(directory_, name, pickle_limit_bytes_);
     } catch (const Error& error) {
       unreadable_.add(error.status());
       return std::nullopt;
@@ -239,7 +246,8 @@ std::optional<ChosenFiles> choose_files(const Place& place, Status* unreadable) 
     if (!chosen && unreadable && chooser.unreadable()) *unreadable = *chooser.unreadable();
     return chosen;
   }
-  if (!has_metadata(place)) return std::nullopt;
+  if (!has_metadata(*place.directory, place.file, place.pickle_limit_bytes).value_or(false))
+    return std::nullopt;
   ChosenFiles out;
   out.ranks = {{place.file}};
   return out;

@@ -20,7 +20,6 @@
 #include "lib/format/torch_files/archive_draft.h"
 #include "lib/format/torch_files/flat_tensors.h"
 #include "lib/format/value_policy.h"
-#include "lib/state/edit/tensor_remapper.h"
 #include "lib/state/fields.h"
 
 namespace tessera::fairscale {
@@ -213,7 +212,7 @@ class Writer {
     const Path root = root_path(model_root_);
     for (const ContainerNote& note : source_.state.containers) {
       if (note.kind != Value::Kind::kOrderedDict || note.path != root) continue;
-      if (!holds_tensors(note.attributes)) return note.attributes;
+      if (!note.attributes.holds_tensors()) return note.attributes;
     }
     return Value();
   }
@@ -246,7 +245,7 @@ class Writer {
     ValueList buffers;
     for (const std::string& name : target_.buffers) buffers.push_back(text(name));
     ValueDict out;
-    out.emplace_back(text("param_metadata"), Value::list(std::move(wrappers)));
+    out.emplace_back(text(kMetadataKey), Value::list(std::move(wrappers)));
     out.emplace_back(text("buffer_names"), Value::list(std::move(buffers)));
     Value marks = rank == 0 ? with_buffer_state(draft) : marks_;
     if (marks.is_dict()) out.emplace_back(text(kMarksKey), std::move(marks));

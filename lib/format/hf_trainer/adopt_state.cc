@@ -260,7 +260,7 @@ class Adopter {
     std::array<ValueDict, kGroups> options;
     for (std::size_t g = 0; g < kGroups; ++g) options[g] = options_of(made[g], g, optim);
     for (const OptimGroup& group : optim.groups)
-      if (optim.groups.size() < kGroups && holds_tensors(Value::dict(group.options)))
+      if (optim.groups.size() < kGroups && Value::dict(group.options).holds_tensors())
         fail(Code::kUnsupported, "one group with a tensor among its options cannot become two",
              std::string(kOtherWays));
     write_groups(made, options);
@@ -403,7 +403,7 @@ void restate_as_written(Manifest& source, const StateDict& written) {
     if (std::ranges::any_of(source.state.entries, is_of_file)) continue;
     std::ranges::copy_if(
         written.entries, std::back_inserter(source.state.entries),
-        [&](const StateEntry& entry) { return is_of_file(entry) && !holds_tensors(entry.value); });
+        [&](const StateEntry& entry) { return is_of_file(entry) && !entry.value.holds_tensors(); });
     std::ranges::copy_if(written.containers, std::back_inserter(source.state.containers),
                          is_of_file);
   }

@@ -25,6 +25,7 @@ class MegatronTorchDriver final : public ArchiveDriver {
     made.groups_optimizers = true;
     made.names_optimizers = true;
     made.has_model_chunks = true;
+    made.joins_gates = true;
     made.pointer = kTracker;
     static constexpr const FormatOption* kReads[] = {&kAssumePlainFlag};
     static constexpr const FormatOption* kWrites[] = {&kMeshFlag, &kPlacementsFlag, &kReplicateFlag,

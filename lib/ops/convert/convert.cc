@@ -275,8 +275,8 @@ void Conversion::list_joined_dicts() {
   for (std::size_t i = 0; i < state.entries.size(); ++i) {
     const StateEntry& entry = state.entries[i];
     if (entry.path.size() < 2 || entry.path[0].kind != PathItem::Kind::kKey) continue;
-    bool is_value = roles.entries[i].role != Role::kOptimGroup;
-    for_each_tensor(entry.value, [&](std::uint32_t) { is_value = false; });
+    const bool is_value =
+        roles.entries[i].role != Role::kOptimGroup && !entry.value.holds_tensors();
     const auto [known, is_new] = joined.try_emplace(entry.path[0].key, is_value);
     known->second = known->second && is_value;
   }

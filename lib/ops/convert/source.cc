@@ -367,7 +367,7 @@ void Conversion::transform() {
   report_.transformations.insert(report_.transformations.end(),
                                  std::make_move_iterator(done.applied.begin()),
                                  std::make_move_iterator(done.applied.end()));
-  if (report_.to.starts_with("megatron-")) refuse_halves(source_.manifest, report_.to);
+  if (driver_->capabilities().joins_gates) refuse_halves(source_.manifest, report_.to);
   book_transformations();
 }
 

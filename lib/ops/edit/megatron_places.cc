@@ -189,9 +189,7 @@ class Mover {
   /// A dict of values, which torch_dist keeps as one: DCP has each value by itself.
   static bool expand(const StateEntry& entry, std::vector<StateEntry>& entries) {
     constexpr std::uint64_t kMostLeaves = std::uint64_t{1} << 20;
-    bool tensors = !entry.value.is_dict();
-    for_each_tensor(entry.value, [&tensors](std::uint32_t) { tensors = true; });
-    if (tensors) return false;
+    if (!entry.value.is_dict() || entry.value.holds_tensors()) return false;
     ValueBudget budget(kMostLeaves);
     StateDict leaves = flatten(entry.value, budget);
     if (!leaves.containers.empty()) return false;  // what paths alone do not give back

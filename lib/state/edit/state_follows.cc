@@ -80,12 +80,8 @@ class StateSettler {
   }
 
   bool follows(LeafCut cut, const OptimLeaf& leaf, const Shape& shape) const {
-    if (leaf.tensor == kNoTensor) {
-      bool holds_tensors = false;
-      for_each_tensor(manifest_.state.entries[leaf.entry].value,
-                      [&](std::uint32_t) { holds_tensors = true; });
-      return !holds_tensors;
-    }
+    if (leaf.tensor == kNoTensor)
+      return !manifest_.state.entries[leaf.entry].value.holds_tensors();
     const TensorSpec& spec = manifest_.tensors[leaf.tensor].spec;
     switch (cut) {
       case LeafCut::kElementwise:

@@ -9,68 +9,57 @@ namespace tessera {
 
 Value TensorRemapper::operator()(const Value& value) {
   if (value.is_tensor()) return Value::tensor(map_(value.tensor_index()));
+  if (!value.holds_tensors()) return value;
   const void* node = value.node_id();
-  if (node == nullptr) return value;
   if (const auto known = done_.find(node); known != done_.end()) return known->second;
-  bool changed = false;
-  Value fresh = rebuild(value, changed);
-  if (!changed) fresh = value;
-  done_.emplace(node, fresh);
-  return fresh;
+  return done_.emplace(node, rebuild(value)).first->second;
 }
 
-Value TensorRemapper::rebuild(const Value& value, bool& changed) {
+Value TensorRemapper::rebuild(const Value& value) {
   switch (value.kind()) {
     case Value::Kind::kList:
     case Value::Kind::kTuple:
     case Value::Kind::kSet:
     case Value::Kind::kFrozenSet:
-      return Value::list(rebuild(value.as_list(), changed), value.kind());
+      return Value::list(rebuild(value.as_list()), value.kind());
     case Value::Kind::kDict:
     case Value::Kind::kOrderedDict:
     case Value::Kind::kDefaultDict:
     case Value::Kind::kCounter: {
       Value attributes = (*this)(value.attributes());
-      changed = changed || attributes.node_id() != value.attributes().node_id();
-      return Value::dict_of(value.kind(), rebuild(value.as_dict(), changed), std::move(attributes));
+      return Value::dict_of(value.kind(), rebuild(value.as_dict()), std::move(attributes));
     }
     case Value::Kind::kOpaque:
-      return rebuild(value.as_opaque(), changed);
+      return rebuild(value.as_opaque());
     default:
       return value;
   }
 }
 
-ValueList TensorRemapper::rebuild(const ValueList& items, bool& changed) {
+ValueList TensorRemapper::rebuild(const ValueList& items) {
   ValueList out;
   out.reserve(items.size());
-  for (const Value& item : items) {
-    out.push_back((*this)(item));
-    changed = changed || item.is_tensor() || out.back().node_id() != item.node_id();
-  }
+  for (const Value& item : items) out.push_back((*this)(item));
   return out;
 }
 
-ValueDict TensorRemapper::rebuild(const ValueDict& entries, bool& changed) {
+ValueDict TensorRemapper::rebuild(const ValueDict& entries) {
   ValueDict out;
   out.reserve(entries.size());
   for (const auto& [key, item] : entries) {
-    out.emplace_back((*this)(key), (*this)(item));
-    changed = changed || key.is_tensor() || item.is_tensor() ||
-              out.back().first.node_id() != key.node_id() ||
-              out.back().second.node_id() != item.node_id();
+    Value fresh = (*this)(key);
+    out.emplace_back(std::move(fresh), (*this)(item));
   }
   return out;
 }
 
-Value TensorRemapper::rebuild(const OpaqueObject& object, bool& changed) {
+Value TensorRemapper::rebuild(const OpaqueObject& object) {
   OpaqueObject out = object;
-  ValueList parts = rebuild({object.arguments, object.keyword_arguments, object.state}, changed);
-  out.arguments = std::move(parts[0]);
-  out.keyword_arguments = std::move(parts[1]);
-  out.state = std::move(parts[2]);
-  out.items = rebuild(object.items, changed);
-  out.dict_items = rebuild(object.dict_items, changed);
+  out.arguments = (*this)(object.arguments);
+  out.keyword_arguments = (*this)(object.keyword_arguments);
+  out.state = (*this)(object.state);
+  out.items = rebuild(object.items);
+  out.dict_items = rebuild(object.dict_items);
   return Value::opaque(std::move(out));
 }
 
@@ -82,6 +71,7 @@ class TensorWalk {
   explicit TensorWalk(const std::function<void(std::uint32_t)>& visit) : visit_(visit) {}
 
   void operator()(const Value& value) {
+    if (!value.holds_tensors()) return;
     switch (value.kind()) {
       case Value::Kind::kTensor:
         return visit_(value.tensor_index());
@@ -133,12 +123,6 @@ class TensorWalk {
 
 void for_each_tensor(const Value& value, const std::function<void(std::uint32_t)>& visit) {
   TensorWalk{visit}(value);
-}
-
-bool holds_tensors(const Value& value) {
-  bool found = false;
-  for_each_tensor(value, [&found](std::uint32_t) { found = true; });
-  return found;
 }
 
 }  // namespace tessera

@@ -16,16 +16,13 @@ class TensorRemapper {
   Value operator()(const Value& value);
 
  private:
-  Value rebuild(const Value& value, bool& changed);
-  ValueList rebuild(const ValueList& items, bool& changed);
-  ValueDict rebuild(const ValueDict& entries, bool& changed);
-  Value rebuild(const OpaqueObject& object, bool& changed);
+  Value rebuild(const Value& value);
+  ValueList rebuild(const ValueList& items);
+  ValueDict rebuild(const ValueDict& entries);
+  Value rebuild(const OpaqueObject& object);
 
   std::function<std::uint32_t(std::uint32_t)> map_;
   std::unordered_map<const void*, Value> done_;
 };
-
-/// Whether a tensor stands anywhere inside.
-bool holds_tensors(const Value& value);
 
 }  // namespace tessera
