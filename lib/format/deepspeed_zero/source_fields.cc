@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 
-
 namespace tessera::deepspeed {
 namespace {
 

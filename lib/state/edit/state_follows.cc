@@ -80,8 +80,7 @@ class StateSettler {
   }
 
   bool follows(LeafCut cut, const OptimLeaf& leaf, const Shape& shape) const {
-    if (leaf.tensor == kNoTensor)
-      return !manifest_.state.entries[leaf.entry].value.holds_tensors();
+    if (leaf.tensor == kNoTensor) return !manifest_.state.entries[leaf.entry].value.holds_tensors();
     const TensorSpec& spec = manifest_.tensors[leaf.tensor].spec;
     switch (cut) {
       case LeafCut::kElementwise:
