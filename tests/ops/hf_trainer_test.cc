@@ -162,6 +162,43 @@ TEST_CASE("a trainer's folder made of another format has the ids that the traine
   }
 }
 
+TEST_CASE("files without which a trainer does not resume, or forgets its optimizer, are missed") {
+  const auto warned = [](const ConvertReport& report, std::string_view words) {
+    return std::ranges::count_if(report.notes, [words](const Note& note) {
+      return note.severity == Severity::kWarning && has(note.message, words);
+    });
+  };
+  MemoryFileSystem fs;
+  load_sample(fs, "hf-trainer/llama_adamw");
+  REQUIRE(fs.stat("/source/scheduler.pt"));
+  convert(fs, convert_options("/source", "/dcp", 2, "torch-dcp"));
+  // The leaves of a schedule are there, its list of empty dicts is not: DCP has no place for one.
+  const ConvertReport leaves = convert(fs, convert_options("/dcp", "/leaves", 1, "hf-trainer"));
+  CHECK(fs.stat("/leaves/scheduler.pt"));
+  CHECK(warned(leaves, "no trainer_state.json") == 1);
+  CHECK(warned(leaves, "no scheduler.pt") == 0);
+  CHECK(warned(leaves, "no lr_lambdas") == 1);
+  // torch.save keeps it.
+  convert(fs, convert_options("/source", "/whole.pt", 1, "torch-save"));
+  const ConvertReport whole = convert(fs, convert_options("/whole.pt", "/whole", 1, "hf-trainer"));
+  CHECK(fs.stat("/whole/scheduler.pt"));
+  CHECK(warned(whole, "no lr_lambdas") == 0);
+  // No schedule at all.
+  ConvertOptions bare = convert_options("/source", "/bare", 2, "torch-dcp");
+  bare.selection.exclude = {"scheduler.*"};
+  convert(fs, bare);
+  const ConvertReport none = convert(fs, convert_options("/bare", "/none", 1, "hf-trainer"));
+  CHECK_FALSE(fs.stat("/none/scheduler.pt"));
+  CHECK(warned(none, "no scheduler.pt") == 1);
+  CHECK(warned(none, "no lr_lambdas") == 0);
+  // What lies beside the source travels.
+  for (const char* name : {"scheduler.pt", "trainer_state.json"})
+    fs.write_file(std::string("/bare/") + name, fs.read_file(std::string("/source/") + name));
+  const ConvertReport beside = convert(fs, convert_options("/bare", "/beside", 1, "hf-trainer"));
+  CHECK(fs.stat("/beside/scheduler.pt"));
+  CHECK(warned(beside, "the result has no") == 0);
+}
+
 TEST_CASE("an optimizer whose groups are not the trainer's is regrouped where that is sure") {
   MemoryFileSystem fs;
   load_sample(fs, "hf-trainer/llama_adamw");

@@ -22,8 +22,12 @@ class TrainingFolder {
                                   OptimKeys keys) const = 0;
   /// Globs of the framework's files, which travel from beside a checkpoint of another format.
   virtual std::span<const std::string_view> sidecars() const = 0;
-  /// The one of them without which the framework does not resume.
-  virtual std::string_view needed_sidecar() const = 0;
+  /// Files that the framework needs to resume. Who writes a folder without one is warned.
+  struct NeededFile {
+    std::string_view name;
+    std::string_view without;  // what the framework does then
+  };
+  virtual std::span<const NeededFile> needed_files() const = 0;
 };
 
 /// nullptr: the format is none. Valid as long as the driver.

@@ -124,6 +124,7 @@ class Adopter {
     }
     move_containers(model, optim);
     move_aliases(model);
+    note_schedule();
     check_unique(manifest_.state, Code::kUnsupported);
     keep_entries(manifest_, keep);
     if (!no_place.empty())
@@ -132,6 +133,35 @@ class Adopter {
            fmt::format("a Trainer's folder has no place for {} of the source's entries, "
                        "which are left out: {}{}",
                        no_place.size(), printable(no_place[0]), no_place.size() > 1 ? ", ..." : ""),
+           "", ""});
+  }
+
+  /// LambdaLR, which Trainer's schedules are, does not load without `lr_lambdas`: a list of empty dicts,
+  /// of which formats that keep leaves alone (DCP) have nothing.
+  void note_schedule() {
+    static constexpr std::array<std::string_view, 7> kOfEverySchedule = {
+        "base_lrs",
+        "last_epoch",
+        "_step_count",
+        "verbose",
+        "_last_lr",
+        "_is_initial",
+        "_get_lr_called_within_step"};
+    bool any = false, is_lambda = true;
+    const auto look = [&](const Path& path) {
+      if (path.size() < 2 || !is_key(path[0], "scheduler")) return;
+      any = true;
+      is_lambda = is_lambda && std::ranges::any_of(kOfEverySchedule, [&](std::string_view key) {
+                    return is_key(path[1], key);
+                  });
+    };
+    for (const StateEntry& entry : manifest_.state.entries) look(entry.path);
+    for (const ContainerNote& note : manifest_.state.containers) look(note.path);
+    if (any && is_lambda)
+      notes_.push_back(
+          {Finding::kRelatedLeftBehind, Severity::kWarning,
+           "the schedule of the source has no lr_lambdas, without which Trainer does not load "
+           "it: put the run's own scheduler.pt in the place of this one",
            "", ""});
   }
 

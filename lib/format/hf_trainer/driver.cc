@@ -12,6 +12,7 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kTrainerState = "trainer_state.json";
+constexpr std::string_view kSchedule = "scheduler.pt";
 
 class HfTrainerDriver final : public ArchiveDriver, public TrainingFolder {
  public:
@@ -39,10 +40,16 @@ class HfTrainerDriver final : public ArchiveDriver, public TrainingFolder {
   }
   std::span<const std::string_view> sidecars() const override {
     static constexpr std::string_view kFiles[] = {kTrainerState, "training_args.bin",
-                                                  "rng_state*.pth", "scheduler.pt", "scaler.pt"};
+                                                  "rng_state*.pth", kSchedule, "scaler.pt"};
     return kFiles;
   }
-  std::string_view needed_sidecar() const override { return kTrainerState; }
+  std::span<const NeededFile> needed_files() const override {
+    static constexpr NeededFile kFiles[] = {
+        {kTrainerState, "Trainer does not resume"},
+        // transformers.Trainer._load_optimizer_and_scheduler: both files, or neither
+        {kSchedule, "Trainer resumes with a new optimizer and does not say so"}};
+    return kFiles;
+  }
   void restate_as_written(Manifest& source, const StateDict& written) const override {
     hf_trainer::restate_as_written(source, written);
   }

@@ -44,14 +44,18 @@ void Conversion::plan_sidecars() {
     leave_behind(beside, why);
   }
   if (same_format || folder == nullptr) return;
-  const std::string_view needed = folder->needed_sidecar();
-  if (std::ranges::find(sidecars_, needed, &FileInfo::name) == sidecars_.end())
+  for (const TrainingFolder::NeededFile& needed : folder->needed_files()) {
+    const auto has = [&](const auto& files, const auto& name) {
+      return std::ranges::find(files, needed.name, name) != files.end();
+    };
+    if (has(sidecars_, &FileInfo::name) || has(output_.files, &OutputFile::path)) continue;
     report_.notes.push_back(
         {Finding::kRelatedLeftBehind, Severity::kWarning,
-         fmt::format("the result has no {}, without which its framework does not resume: copy the "
-                     "one that the run wrote at this step",
-                     needed),
+         fmt::format("the result has no {}: without it {}; copy the one that the run "
+                     "wrote at this step",
+                     needed.name, needed.without),
          "", ""});
+  }
 }
 
 /// False: it stays behind; `why`, where that is worth a word.
