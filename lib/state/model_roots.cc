@@ -34,7 +34,8 @@ class ModelFinder {
  public:
   ModelFinder(const StateDict& state, Roles& roles) : state_(state), roles_(roles) {
     for (const StateEntry& entry : state.entries)
-      weights_.push_back(entry.value.is_tensor() || holds_weights(entry.value));
+      weights_.push_back(entry.value.is_tensor() ||
+                         (holds_weights(entry.value) && !is_object_of_place(entry.name)));
   }
 
   void run() {

@@ -146,6 +146,21 @@ TEST_CASE("stages share layers evenly and the ends hold the rest") {
         }) == Code::kUnsupported);
 }
 
+TEST_CASE("what experts keep beside tensors goes where these are") {
+  std::vector<std::string> names = {"decoder.layers.0.mlp.router.weight"};
+  for (int i = 0; i < 4; ++i)
+    names.push_back("decoder.layers.0.mlp.experts.local_experts." + std::to_string(i) +
+                    ".linear_fc1.weight");
+  const StagePlan plan(names, {.ep = 2});
+  const StagePlace place =
+      plan.place("decoder.layers.0.mlp.experts.local_experts.3.linear_fc1._extra_state");
+  CHECK(place.expert_rank == 1);
+  CHECK(place.expert_offset == -2);
+  const std::string elsewhere =
+      "decoder.layers.1.mlp.experts.local_experts.3.linear_fc1._extra_state";
+  CHECK_FALSE(plan.place(elsewhere).expert_rank);
+}
+
 TEST_CASE("a bucket of 7 5 and 3 elements is laid out in reverse from multiples of 64") {
   const BucketLayout layout = bucket_layout({{7, false}, {5, false}, {3, false}}, {}, true);
   CHECK(layout.begin == std::vector<std::int64_t>{128, 64, 0});

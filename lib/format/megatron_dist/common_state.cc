@@ -91,6 +91,24 @@ void require_new_name(const Manifest& manifest, const std::set<std::string_view>
                                    entry.name, manifest.format));
 }
 
+/// The common dict with more options in that of the optimizer.
+Value with_options(const Value& root, const ValueDict& options) {
+  constexpr std::string_view kOptimizer = "optimizer";
+  if (options.empty()) return root;
+  ValueDict out = root.as_dict();
+  auto found = std::ranges::find_if(out, [&](const auto& item) {
+    return item.first.is_string() && item.first.as_string() == kOptimizer;
+  });
+  if (found == out.end())
+    found = out.emplace(found, Value::string(std::string(kOptimizer)), Value::dict({}));
+  if (!found->second.is_dict()) return root;
+  ValueDict optimizer = found->second.as_dict();
+  for (const auto& [key, value] : options)
+    if (found->second.find(key.as_string()) == nullptr) optimizer.emplace_back(key, value);
+  found->second = Value::dict(std::move(optimizer));
+  return Value::dict(std::move(out));
+}
+
 void append(Manifest& manifest, const Value& root) {
   ValueBudget budget(kMaxLeaves);
   std::set<std::string> shared;
@@ -135,12 +153,12 @@ Value read_object_file(const Directory& directory, const std::string& path, cons
 }
 
 void append_common_file(const Directory& directory, const std::string& path, Manifest& manifest,
-                        const ReadOptions& options) {
+                        const ReadOptions& options, const ValueDict& optimizer) {
   const Value root = read_object_file(directory, path, path, manifest, options);
-  in_file(path, [&] { append(manifest, root); });
+  in_file(path, [&] { append(manifest, with_options(common_dict(root), optimizer)); });
 }
 
-void expand_common_entry(Manifest& manifest, std::string_view name) {
+void expand_common_entry(Manifest& manifest, std::string_view name, const ValueDict& optimizer) {
   const auto found = std::ranges::find_if(
       manifest.state.entries, [&](const StateEntry& entry) { return entry.name == name; });
   if (found == manifest.state.entries.end() || found->value.is_tensor()) return;
@@ -150,7 +168,7 @@ void expand_common_entry(Manifest& manifest, std::string_view name) {
   for (ContainerNote& note : manifest.state.containers)
     if (note.entries_before > at && note.entries_before != static_cast<std::size_t>(-1))
       --note.entries_before;
-  in_tensor(name, [&] { append(manifest, root); });
+  in_tensor(name, [&] { append(manifest, with_options(common_dict(root), optimizer)); });
 }
 
 }  // namespace tessera::megatron_dist

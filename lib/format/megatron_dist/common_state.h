@@ -10,13 +10,14 @@
 namespace tessera::megatron_dist {
 
 /// Reads an archive of the checkpoint's folder and appends what it holds to `manifest`, its file
-/// included. Throws kCorrupt when it is no archive of a dict.
+/// included. `optimizer`: what stands in its dict of that name besides (take_group_options). Throws
+/// kCorrupt when it is no archive of a dict.
 void append_common_file(const Directory& directory, const std::string& path, Manifest& manifest,
-                        const ReadOptions& options);
+                        const ReadOptions& options, const ValueDict& optimizer);
 
 /// Turns the entry of this name, whose value is the common dict (or a list of it alone), into the
-/// entries it stands for. No entry of this name: nothing.
-void expand_common_entry(Manifest& manifest, std::string_view name);
+/// entries it stands for. No entry of this name: nothing. `optimizer`: as above.
+void expand_common_entry(Manifest& manifest, std::string_view name, const ValueDict& optimizer);
 
 /// One archive of the folder as one value. Tensors inside are added to `manifest`, embedded in
 /// `name`.

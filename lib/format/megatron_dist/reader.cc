@@ -12,6 +12,7 @@
 #include "lib/format/megatron_dist/bucket_space.h"
 #include "lib/format/megatron_dist/common_state.h"
 #include "lib/format/megatron_dist/config.h"
+#include "lib/format/megatron_dist/group_options.h"
 #include "lib/format/megatron_dist/parts.h"
 #include "lib/format/megatron_dist/zarr_reader.h"
 #include "lib/format/megatron_torch/bucket_names.h"
@@ -21,10 +22,11 @@
 namespace tessera::megatron_dist {
 namespace {
 
-/// Buckets of the distributed optimizer become state of parameters, or stay as they stand.
-void read_buckets(Manifest& manifest) {
+/// Buckets of the distributed optimizer become state of parameters, or stay as they stand. Returns
+/// the options of its groups, taken from beside the buckets.
+ValueDict read_buckets(Manifest& manifest) {
   const BucketDecoding decoding = decode_buckets(manifest);
-  if (decoding.buckets == 0) return;
+  if (decoding.buckets == 0) return {};
   const bool decoded = decoding.missing.empty();
   for (StoredTensor& tensor : manifest.tensors)
     if (!tensor.embedded && megatron_torch::is_bucket(tensor.name))
@@ -40,6 +42,7 @@ void read_buckets(Manifest& manifest) {
                              "another tensor- or pipeline-parallel one",
                              decoding.buckets, decoding.missing),
        "", ""});
+  return decoded ? take_group_options(manifest) : ValueDict();
 }
 
 void add_file(const Directory& directory, std::string_view name, Manifest& manifest) {
@@ -48,10 +51,10 @@ void add_file(const Directory& directory, std::string_view name, Manifest& manif
 }
 
 void read_common(const Place& place, Manifest& manifest, const ReadOptions& options,
-                 Findings& findings) {
+                 Findings& findings, const ValueDict& optimizer) {
   if (place.directory->stat(kCommonFile)) {
     try {
-      append_common_file(*place.directory, std::string(kCommonFile), manifest, options);
+      append_common_file(*place.directory, std::string(kCommonFile), manifest, options, optimizer);
     } catch (const Error& error) {
       if (error.code() != Code::kCorrupt || !findings.tolerate()) throw;
       findings.error(Finding::kUnreadableFile,
@@ -61,7 +64,7 @@ void read_common(const Place& place, Manifest& manifest, const ReadOptions& opti
     return;
   }
   const bool inside = manifest.state.find(kCommonObject) != nullptr;
-  if (inside) return expand_common_entry(manifest, kCommonObject);
+  if (inside) return expand_common_entry(manifest, kCommonObject, optimizer);
   findings.error(Finding::kMissingFile,
                  "the file is missing: arguments, iteration and optimizer "
                  "groups stand in it",
@@ -74,9 +77,10 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
   const auto config = read_config(*place.directory);
   const std::string backend = config ? config->backend : std::string(kTorchDist);
   Manifest manifest;
+  ValueDict optimizer;
   if (backend == kTorchDist) {
     manifest = dcp::read_manifest(place, options);
-    read_buckets(manifest);
+    optimizer = read_buckets(manifest);
   } else if (backend == kZarr) {
     manifest = read_zarr(place, options);
   } else {
@@ -99,7 +103,7 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
                    kConfigFile);
   }
   add_file(*place.directory, kConfigFile, manifest);
-  read_common(place, manifest, options, findings);
+  read_common(place, manifest, options, findings, optimizer);
   return manifest;
 }
 

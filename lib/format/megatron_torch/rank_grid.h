@@ -15,6 +15,11 @@ namespace tessera::megatron_torch {
 inline constexpr std::string_view kModelFile = "model_optim_rng.pt";
 inline constexpr std::string_view kOptimizerFile = "distrib_optim.pt";
 
+/// Files of a layer-wise optimizer in a rank's folder: layer_wise_optimizer_<data-parallel rank>.pt.
+inline constexpr std::string_view kLayerWiseFile = "layer_wise_optimizer_";
+/// Manifest::provenance: there are some.
+inline constexpr std::string_view kLayerWiseProvenance = "megatron.layer_wise_optimizer";
+
 /// One folder's name, cut in numbers.
 struct RankFolder {
   std::string name;

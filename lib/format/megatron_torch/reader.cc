@@ -17,6 +17,7 @@
 #include "lib/format/megatron_torch/parts.h"
 #include "lib/format/megatron_torch/rank_checks.h"
 #include "lib/format/megatron_torch/ranks.h"
+#include "lib/format/megatron_torch/target_cut.h"
 #include "lib/format/torch_files/archive_names.h"
 
 namespace tessera::megatron_torch {
@@ -69,7 +70,7 @@ class Reader {
     find_gates();
     ModelMerge model(ranks_);
     model.run();
-    merge_optimizer(ranks_, model.local(), model.names());
+    if (!is_optimizer_apart()) merge_optimizer(ranks_, model.local(), model.names());
     add_rest();
     report_uncompared();
     Manifest& manifest = builder_.manifest();
@@ -107,6 +108,9 @@ class Reader {
     for (const RankFile& file : ranks_.files) roots.push_back({file.rank, &ranks_.root(file)});
     check_order(roots, findings_);
     report_copies();
+    // Ranks are fewer then than tp times ep, and none of them is missing.
+    check_expert_tensor_parallel(ranks_.args, ranks_.grid.tp, ranks_.grid.ep > 1,
+                                 Code::kUnsupported);
     for (const GridRank& rank : ranks_.grid.missing) report_missing(rank);
   }
 
@@ -131,6 +135,25 @@ class Reader {
                         printable(a.path)),
             b.path);
       }
+  }
+
+  /// A layer-wise optimizer lies in files of data-parallel ranks, each of which has the state of some
+  /// parameters; that beside the model is the first rank's part alone.
+  bool is_optimizer_apart() {
+    std::size_t files = 0;
+    for (const RankFile& file : ranks_.files)
+      for (const FileInfo& info : directory_.list(file.rank.folder))
+        files += info.name.starts_with(kLayerWiseFile) ? 1 : 0;
+    if (files == 0) return false;
+    builder_.manifest().provenance[std::string(kLayerWiseProvenance)] =
+        fmt::format("{} files", files);
+    findings_.note(
+        Finding::kRelatedState, Severity::kWarning,
+        fmt::format("the optimizer is layer-wise: its state lies in {} files {}<N>.pt of "
+                    "data-parallel ranks, which are not read",
+                    files, kLayerWiseFile),
+        "", "");
+    return true;
   }
 
   /// nullopt: it holds no model's file, or one that cannot be read (unreadable_).

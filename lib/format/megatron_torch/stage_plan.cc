@@ -88,9 +88,12 @@ StagePlace StagePlan::place(const std::string& name) const {
   StagePlace out = layers_place(name);
   if (grid_.ep == 1) return out;
   if (const auto expert = expert_name(name)) {
-    const std::int64_t each = experts_.at(expert->before + "*" + expert->after);
-    out.expert_rank = expert->expert / each;
-    out.expert_offset = -*out.expert_rank * each;
+    // What experts keep beside tensors (`_extra_state`) goes where their tensors are.
+    const std::string all = expert->before + "*";
+    const auto family = experts_.lower_bound(all);
+    if (family == experts_.end() || !family->first.starts_with(all)) return out;
+    out.expert_rank = expert->expert / family->second;
+    out.expert_offset = -*out.expert_rank * family->second;
   }
   return out;
 }

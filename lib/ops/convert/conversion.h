@@ -25,6 +25,7 @@
 #include "lib/ops/convert/assets.h"
 #include "lib/ops/convert/source_binding.h"
 #include "lib/ops/convert/verify.h"
+#include "lib/ops/edit/rank_objects.h"
 
 namespace tessera {
 
@@ -58,6 +59,7 @@ class Conversion {
   void dequantize_source();
   void note_turned_experts(const std::vector<std::string>& blocks);
   void transform();
+  void take_megatron_form(const ResultRanks& ranks);
   void clean_names();
   void check_layout_globs() const;
   void read_steps();
@@ -116,7 +118,8 @@ class Conversion {
   const ConvertOptions& options_;
   TargetRequest request_;
   Transformations transformations_;
-  std::string quantization_;  // config.json's, of what --quantize made; ""
+  std::optional<StateEntry> arguments_;  // of the run, where the model alone is left of the source
+  std::string quantization_;             // config.json's, of what --quantize made; ""
   TransferOptions transfer_;
   ReadOptions read_;
   std::string destination_;

@@ -16,6 +16,7 @@
 
 #include "lib/base/append.h"
 #include "lib/encoding/torch_modules.h"
+#include "lib/format/megatron_torch/rank_grid.h"
 #include "lib/ops/convert/conversion.h"
 #include "lib/ops/convert/flat_guard.h"
 #include "lib/ops/convert/lost_values.h"
@@ -212,6 +213,15 @@ void Conversion::check_beside() {
                      "matrices, which would be written as whole ones",
                      printable(source_.display), printable(source_.part_of)),
          "name the folder that they lie in: it is read as the whole model");
+  if (source_.manifest.provenance.contains(std::string(megatron_torch::kLayerWiseProvenance)) &&
+      !request_.hf_preset && !options_.selection.only && options_.selection.include.empty())
+    fail(Code::kUnsupported,
+         fmt::format(
+             "\"{}\" has a layer-wise optimizer, in files {}<N>.pt of data-parallel ranks, which "
+             "are not read: it would be lost",
+             printable(source_.display), megatron_torch::kLayerWiseFile),
+         "--only model takes the weights alone; Megatron-LM saves the whole as --ckpt-format "
+         "torch_dist");
   const bool says_which = source_.is_named || request_.hf_preset || options_.selection.only ||
                           !options_.selection.include.empty();
   if (!says_which) refuse_beside(source_);
@@ -298,6 +308,9 @@ void Conversion::shape_state() {
   }
   if (request_.hf_preset) {
     refuse_flat_parameters(source_.manifest);
+    if (const StateEntry* args = source_.manifest.state.find("args");
+        args && transformations_.rules)
+      arguments_ = *args;
     take_model_only();
   }
   require_sure_names(
@@ -313,6 +326,7 @@ void Conversion::shape_state() {
   append(report_.dropped, dropped);
   report_.balance.leave_out(source_.manifest, "state of single ranks, by --rank-state");
   transform();
+  take_megatron_form(ranks);
   const TrainingFolder* folder = as_training_folder(*driver_);
   if (folder == nullptr) return;
   std::vector<Note> adopted = folder->adopt(source_.manifest, request_, options_.optim_keys);
@@ -357,8 +371,13 @@ void Conversion::transform() {
     report_.transformations.push_back(std::move(renamed));
   }
   if (request_.hf_preset) clean_names();
+  // The rules look numbers of the model up in them.
+  if (arguments_) source_.manifest.state.entries.push_back(*arguments_);
   TransformOutcome done =
       apply_transformations(source_, transformations_, request_.hf_preset, transfer_, &recorded);
+  if (arguments_)
+    std::erase_if(source_.manifest.state.entries,
+                  [](const StateEntry& entry) { return entry.name == "args"; });
   report_.dropped.insert(report_.dropped.end(), done.dropped.begin(), done.dropped.end());
   request_.aliases = std::move(done.aliases);
   append(report_.notes, done.notes);
@@ -367,8 +386,31 @@ void Conversion::transform() {
   report_.transformations.insert(report_.transformations.end(),
                                  std::make_move_iterator(done.applied.begin()),
                                  std::make_move_iterator(done.applied.end()));
-  if (driver_->capabilities().joins_gates) refuse_halves(source_.manifest, report_.to);
+  const bool as_it_stands = report_.from == report_.to && !transformations_.rules;
+  if (driver_->capabilities().joins_gates && !as_it_stands)
+    refuse_halves(source_.manifest, report_.to);
   book_transformations();
+}
+
+/// Of Megatron's own state what its two formats keep otherwise.
+void Conversion::take_megatron_form(const ResultRanks& ranks) {
+  Manifest& manifest = source_.manifest;
+  if (report_.to == "megatron-dist") {
+    if (report_.from == "megatron-torch") {
+      random_states_to_objects(manifest, ranks);
+      name_further_layers(manifest, /*of_rank_files=*/false);
+      if (transformations_.rules)
+        append(report_.notes, move_to_megatron_places(manifest, MegatronPlaces::kDist));
+    }
+    say_fully_reshardable(manifest);
+  } else if (report_.to == "megatron-torch" && report_.from == "megatron-dist") {
+    random_states_to_ranks(manifest, ranks);
+    name_further_layers(manifest, /*of_rank_files=*/true);
+    name_optimizer_as_rank_files(manifest);
+  } else {
+    return;
+  }
+  report_.balance.restate(manifest, fmt::format("the form of {}", report_.to));
 }
 
 /// The names that the model's library knows: without what torch.compile and a wrapper added.

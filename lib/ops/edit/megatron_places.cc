@@ -15,10 +15,15 @@
 #include <string>
 #include <utility>
 
+#include "lib/format/megatron_torch/args.h"
+#include "lib/format/megatron_torch/bucket_names.h"
 #include "lib/state/role_names.h"
 
 namespace tessera {
 namespace {
+
+using megatron_torch::Args;
+using megatron_torch::bucket_groups;
 
 constexpr std::string_view kWrapper = "module.";
 constexpr std::string_view kWrappers = "module.module.module.";
@@ -39,6 +44,54 @@ std::optional<double> real_option(const OptimGroup& group, std::string_view name
   const Value* value = group.find(name);
   if (value == nullptr || !value->is_number()) return std::nullopt;
   return value->as_real();
+}
+
+constexpr std::string_view kShardingType = "param_state_sharding_type";
+constexpr std::string_view kContentMetadata = "content_metadata";
+constexpr std::string_view kContentType = "distrib_optim_sharding_type";
+constexpr std::string_view kWholeState = "fully_reshardable";
+
+/// The form of a distributed optimizer's state, where the entry says it, by itself or in the dict of an
+/// optimizer that is one value.
+const Value* sharding_type(const StateEntry& entry) {
+  if (entry.path.empty() || entry.path[0].kind != PathItem::Kind::kKey ||
+      entry.path[0].key != "optimizer")
+    return nullptr;
+  const bool by_itself =
+      entry.path.back().kind == PathItem::Kind::kKey && entry.path.back().key == kShardingType;
+  const Value* type = by_itself ? &entry.value : entry.value.find(kShardingType);
+  return type != nullptr && type->is_string() ? type : nullptr;
+}
+
+/// The value, or the dict's item of this name, says that the state is whole.
+Value with_type(const Value& value, std::string_view key) {
+  const Value type = Value::string(std::string(kWholeState));
+  if (!value.is_dict()) return type;
+  ValueDict items = value.as_dict();
+  const auto found = std::ranges::find_if(items, [&](const auto& item) {
+    return item.first.is_string() && item.first.as_string() == key;
+  });
+  if (found != items.end())
+    found->second = type;
+  else
+    items.emplace_back(Value::string(std::string(key)), type);
+  return Value::dict(std::move(items));
+}
+
+constexpr std::string_view kWholeMaster = "optimizer.state.param.";
+constexpr std::string_view kMasterPart = "optimizer.state.fp32_param.";
+
+/// Flattened ranges of masters are called otherwise than whole ones, and as those in rank files.
+void rename_masters(Manifest& manifest, std::string_view from, std::string_view to) {
+  for (StateEntry& entry : manifest.state.entries) {
+    const std::size_t at = entry.value.is_tensor() ? entry.name.find(from) : SharedText::npos;
+    if (at == SharedText::npos || entry.path.size() != 1) continue;
+    std::string name(entry.name);
+    name.replace(at, from.size(), to);
+    manifest.tensors[entry.value.tensor_index()].name = name;
+    entry.path = {key_item(name)};
+    entry.name = std::move(name);
+  }
 }
 
 class Mover {
@@ -144,6 +197,12 @@ class Mover {
     return found == fqns_.end() ? std::string(role.fqn) : found->second;
   }
 
+  /// torch_dist calls masters of a distributed optimizer otherwise than rank files do.
+  std::string leaf_of(const EntryRole& role) const {
+    std::string leaf(role.leaf);
+    return !to_fsdp_ && is_master_leaf(leaf) ? "param" : leaf;
+  }
+
   void leave_out(const StateEntry& entry, std::string reason) {
     LeftOut out;
     out.name = entry.name;
@@ -160,7 +219,7 @@ class Mover {
                               : Path{key_item(role.fqn)});
         break;
       case Role::kOptimState:
-        place(entry, state_path(fqn_of(role), role.leaf));
+        place(entry, state_path(fqn_of(role), leaf_of(role)));
         break;
       case Role::kOptimGroup:
         moved_.insert(roles_.optimizers[static_cast<std::size_t>(role.root)].name);
@@ -320,7 +379,7 @@ class Mover {
     const Path root{key_item("optimizer")};
     const auto add_chained = [&](Path at, const std::vector<OptimGroup>& of) {
       add(below(below(at, "optimizer"), "param_groups"), groups_value(of));
-      add(below(at, "param_state_sharding_type"), Value::string("fully_reshardable"));
+      add(below(at, "param_state_sharding_type"), Value::string(std::string(kWholeState)));
     };
     if (dense.empty() || expert.empty()) {
       add_chained(root, dense.empty() ? expert : dense);
@@ -369,15 +428,79 @@ std::vector<Note> move_to_megatron_places(Manifest& manifest, MegatronPlaces pla
   return Mover(manifest, places).run();
 }
 
+void say_fully_reshardable(Manifest& manifest) {
+  if (!bucket_groups(manifest).empty()) return;
+  bool in_ranges = false, changed = false;
+  for (StateEntry& entry : manifest.state.entries)
+    if (const Value* type = sharding_type(entry)) {
+      const std::string& text = type->as_string();
+      const bool ranges = text == "fully_sharded_model_space";
+      if (!ranges && text != "dp_reshardable" && text != "fully_sharded_bucket_space") continue;
+      in_ranges = in_ranges || ranges;
+      changed = true;
+      entry.value = with_type(entry.value, kShardingType);
+    }
+  if (!changed) return;
+  if (in_ranges) rename_masters(manifest, kMasterPart, kWholeMaster);
+  const auto found = std::ranges::find_if(
+      manifest.state.entries, [](const StateEntry& e) { return e.name == kContentMetadata; });
+  if (found != manifest.state.entries.end()) {
+    found->value = with_type(found->value, kContentType);
+    return;
+  }
+  // Releases before 0.13 save none; later ones take that for another form.
+  StateEntry& added = manifest.state.entries.emplace_back();
+  added.name = std::string(kContentMetadata);
+  added.path = {key_item(added.name)};
+  added.value = with_type(Value::dict({}), kContentType);
+}
+
+void name_further_layers(Manifest& manifest, bool of_rank_files) {
+  constexpr std::string_view kLayers = "mtp.layers.", kOld = ".transformer_layer.",
+                             kNew = ".mtp_model_layer.", kNewArgument = "mtp_use_repeated_layer";
+  if (of_rank_files) {
+    const StateEntry* stated = manifest.state.find("args");
+    const Args args(stated != nullptr ? stated->value : Value());
+    const Value* known = args.attributes();
+    if (known == nullptr || known->find(kNewArgument) == nullptr) return;
+  }
+  const std::string_view from = of_rank_files ? kOld : kNew, to = of_rank_files ? kNew : kOld;
+  rename_parameters(manifest, find_roles(manifest.state), [&](const std::string& fqn) {
+    if (!fqn.starts_with(kLayers)) return fqn;
+    const std::size_t at = fqn.find('.', kLayers.size());
+    if (at == std::string::npos || !std::string_view(fqn).substr(at).starts_with(from) ||
+        !is_decimal(std::string_view(fqn).substr(kLayers.size(), at - kLayers.size())) ||
+        std::string_view(fqn).substr(at + from.size()).starts_with("layers."))
+      return fqn;
+    return std::string(fqn).replace(at, from.size(), to);
+  });
+}
+
+void name_optimizer_as_rank_files(Manifest& manifest) {
+  rename_masters(manifest, kWholeMaster, kMasterPart);
+  const auto unwrap = [](Path& path) {
+    const bool wrapped = path.size() > 2 && is_key(path[0], "optimizer") &&
+                         is_key(path[1], "optimizer") && is_key(path[2], "param_groups");
+    if (wrapped) path.erase(path.begin() + 1);
+    return wrapped;
+  };
+  for (StateEntry& entry : manifest.state.entries) {
+    if (!unwrap(entry.path)) continue;
+    entry.name = dotted(entry.path);
+    for_each_tensor(entry.value, [&](std::uint32_t t) { manifest.tensors[t].name = entry.name; });
+  }
+  for (ContainerNote& note : manifest.state.containers) unwrap(note.path);
+}
+
 void refuse_halves(const Manifest& manifest, std::string_view format) {
   const Roles roles = find_roles(manifest.state);
   for (const EntryRole& role : roles.entries)
     if (role.role == Role::kModel && is_half(role.fqn))
       fail(Code::kUnsupported,
-           fmt::format(
-               "\"{}\" is half of a gated matrix, as Megatron-FSDP keeps it; {} has it whole",
-               printable(role.fqn), format),
-           "--rules megatron-fsdp joins the halves");
+           fmt::format("\"{}\" is half of a gated matrix, as Megatron-FSDP and torch_dist with "
+                       "singleton_local_shards keep it; {} has it whole",
+                       printable(role.fqn), format),
+           "--rules megatron-fsdp:megatron-dist joins the halves");
 }
 
 }  // namespace tessera

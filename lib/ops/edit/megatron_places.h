@@ -29,8 +29,28 @@ MegatronPlaces parse_megatron_places(std::string_view text);
 /// where kFsdp is asked for.
 std::vector<Note> move_to_megatron_places(Manifest& manifest, MegatronPlaces places);
 
+/// The optimizer of a torch_dist checkpoint, whose state is tensors of the parameters' shapes here
+/// (whatever it was saved as: buckets, flattened ranges), says so where Megatron looks for it before
+/// it loads: as fully_reshardable, in `param_state_sharding_type` and in `content_metadata`.
+/// State that still lies in buckets, or is no distributed optimizer's, stays as it is.
+void say_fully_reshardable(Manifest& manifest);
+
+/// The layers that predict further tokens, by the name that a format has for the layer inside:
+///
+///   torch_dist     mtp.layers.<n>.transformer_layer, whatever wrote it
+///   rank files     the same up to core 0.16; mtp.layers.<n>.mtp_model_layer from 0.17 on, which `args`
+///                  show by an argument that is as old as that
+///
+/// Those of hybrid models (mtp_model_layer.layers.<m>) have one name in both. Source: sharded_state_dict
+/// of MultiTokenPredictionLayer, megatron/core/transformer/multi_token_prediction.py.
+void name_further_layers(Manifest& manifest, bool of_rank_files);
+
+/// torch_dist's masters and groups get the names that are read of rank files: `fp32_param`, and
+/// `optimizer.param_groups`.
+void name_optimizer_as_rank_files(Manifest& manifest);
+
 /// Throws kUnsupported where the model has a gated matrix in halves (`weight_w`, `weight_v`), as
-/// Megatron-FSDP has it and no other form of Megatron's reads it.
+/// Megatron-FSDP and torch_dist with singleton_local_shards have it.
 void refuse_halves(const Manifest& manifest, std::string_view format);
 
 }  // namespace tessera

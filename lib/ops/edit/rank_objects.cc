@@ -4,8 +4,12 @@
 #include <fmt/ranges.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/state/manifest_edit.h>
 #include <tessera/state/roles.h>
 
+#include <algorithm>
+#include <iterator>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -164,6 +168,143 @@ std::vector<std::string> apply_to_rank_objects(Manifest& manifest, RankStatePoli
   }
   keep_entries(manifest, keep);
   return dropped;
+}
+
+namespace {
+
+constexpr std::string_view kRandomState = "rng_state";
+
+/// Tensors that are entries now are no longer embedded in another one, and the other way round.
+void own_tensors(Manifest& manifest, const StateEntry& entry) {
+  for_each_tensor(entry.value, [&](std::uint32_t index) {
+    manifest.tensors[index].name = entry.name;
+    manifest.tensors[index].embedded = !entry.value.is_tensor();
+  });
+}
+
+/// The value with tensors of its own.
+Value copied(Manifest& manifest, const Value& value) {
+  std::vector<std::uint32_t> fresh(manifest.tensors.size());
+  for (std::size_t i = 0; i < fresh.size(); ++i) fresh[i] = static_cast<std::uint32_t>(i);
+  for_each_tensor(value, [&](std::uint32_t index) {
+    const TensorKind kind = manifest.tensors[index].kind;
+    fresh[index] =
+        build_tensor(manifest, manifest.tensors[index].name, manifest.tensors[index].spec.shape,
+                     {{whole_piece(manifest, index)}});
+    manifest.tensors[fresh[index]].kind = kind;
+  });
+  return remap_tensors(value, fresh);
+}
+
+void append_leaves(Manifest& manifest, const Value& root, std::int64_t rank) {
+  constexpr std::uint64_t kMostLeaves = std::uint64_t{1} << 20;
+  ValueBudget budget(kMostLeaves);
+  StateDict leaves = flatten(root, budget);
+  for (ContainerNote& note : leaves.containers) {
+    note.entries_before =
+        manifest.state.entries.size() + std::min(note.entries_before, leaves.entries.size());
+    manifest.state.containers.push_back(std::move(note));
+  }
+  for (StateEntry& entry : leaves.entries) {
+    entry.rank = rank;
+    own_tensors(manifest, entry);
+    manifest.state.entries.push_back(std::move(entry));
+  }
+}
+
+/// Takes entries out whose values live on under other names.
+void take_out(StateDict& state, const std::vector<bool>& taken) {
+  std::vector<std::size_t> before(state.entries.size() + 1);
+  for (std::size_t i = 0; i < state.entries.size(); ++i)
+    before[i + 1] = before[i] + (i < taken.size() && taken[i] ? 0 : 1);
+  for (ContainerNote& note : state.containers)
+    if (note.entries_before < before.size()) note.entries_before = before[note.entries_before];
+  std::size_t next = 0;
+  std::erase_if(state.entries, [&](const StateEntry&) {
+    const std::size_t i = next++;
+    return i < taken.size() && taken[i];
+  });
+}
+
+std::int64_t size_of(const ResultRanks& ranks, std::string_view dim) {
+  if (!ranks.mesh) return 1;
+  for (const MeshDim& known : ranks.mesh->dims())
+    if (known.name == dim) return known.size;
+  return 1;
+}
+
+}  // namespace
+
+void random_states_to_ranks(Manifest& manifest, const ResultRanks& ranks) {
+  const std::int64_t tp = size_of(ranks, "tp"), pp = size_of(ranks, "pp"),
+                     ep = size_of(ranks, "ep");
+  std::map<std::int64_t, Value> own;  // by place
+  std::vector<bool> taken(manifest.state.entries.size());
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    const StateEntry& entry = manifest.state.entries[i];
+    const auto object = parse_sharded_object(entry.name);
+    if (!object || object->key != kRandomState || object->grid.size() != 2 ||
+        !is_grid(object->grid, {pp, tp}) || entry.value.kind() != Value::Kind::kList ||
+        entry.value.as_list().size() != 1)
+      continue;
+    taken[i] = true;
+    own.emplace(object->place[0] * tp + object->place[1], entry.value.as_list()[0]);
+  }
+  if (static_cast<std::int64_t>(own.size()) != tp * pp) return;
+  take_out(manifest.state, taken);
+  for (const auto& [place, value] : own)
+    for (std::int64_t e = 0; e < ep; ++e) {
+      const std::int64_t rank = ((place / tp) * ep + e) * tp + place % tp;
+      const Value rank_key = Value::string(fmt::format("rank_{}", rank));
+      const Value held = e == 0 ? value : copied(manifest, value);
+      const Value under = tp * pp * ep == 1 ? held : Value::dict({{rank_key, held}});
+      append_leaves(manifest, Value::dict({{Value::string(std::string(kRandomState)), under}}),
+                    rank);
+    }
+}
+
+void random_states_to_objects(Manifest& manifest, const ResultRanks& ranks) {
+  const std::int64_t tp = size_of(ranks, "tp"), pp = size_of(ranks, "pp");
+  std::map<std::int64_t, StateDict> own;
+  std::vector<bool> taken(manifest.state.entries.size());
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    const StateEntry& entry = manifest.state.entries[i];
+    if (entry.path.size() < 2 || !is_key(entry.path[0], kRandomState)) continue;
+    const bool alone = tp * pp == 1 && entry.path[1].kind == PathItem::Kind::kIndex;
+    const auto rank = alone ? std::optional<std::int64_t>(0) : entry.rank;
+    if (!rank || (!alone && !is_key(entry.path[1], fmt::format("rank_{}", *rank)))) return;
+    taken[i] = true;
+    const Path path(entry.path.begin() + (alone ? 1 : 2), entry.path.end());
+    own[*rank].entries.push_back({dotted(path), path, entry.value});
+  }
+  if (own.empty() || static_cast<std::int64_t>(own.size()) != tp * pp ||
+      own.rbegin()->first != tp * pp - 1)
+    return;
+  const auto is_of_them = [](const ContainerNote& note) {
+    return !note.path.empty() && is_key(note.path[0], kRandomState);
+  };
+  std::vector<ContainerNote> notes;
+  std::ranges::copy_if(manifest.state.containers, std::back_inserter(notes), is_of_them);
+  std::erase_if(manifest.state.containers, is_of_them);
+  take_out(manifest.state, taken);
+  for (auto& [rank, state] : own) {
+    for (const ContainerNote& note : notes) {
+      const bool alone =
+          tp * pp == 1 && note.path.size() > 1 && note.path[1].kind == PathItem::Kind::kIndex;
+      if (!alone && (note.path.size() < 3 || !is_key(note.path[1], fmt::format("rank_{}", rank))))
+        continue;
+      ContainerNote copy = note;
+      copy.path.erase(copy.path.begin(), copy.path.begin() + (alone ? 1 : 2));
+      copy.entries_before = static_cast<std::size_t>(-1);
+      state.containers.push_back(std::move(copy));
+    }
+    StateEntry entry;
+    entry.name = fmt::format("{}/shard_{}.{}_{}.{}", kRandomState, rank / tp, rank % tp, pp, tp);
+    entry.path = {key_item(entry.name)};
+    entry.value = Value::list({unflatten(state)});
+    own_tensors(manifest, entry);
+    manifest.state.entries.push_back(std::move(entry));
+  }
 }
 
 }  // namespace tessera

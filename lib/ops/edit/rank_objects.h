@@ -44,4 +44,13 @@ std::optional<Note> rank_objects_note(const Manifest& manifest, RankStatePolicy 
 std::vector<std::string> apply_to_rank_objects(Manifest& manifest, RankStatePolicy policy,
                                                const ResultRanks& ranks);
 
+/// For a result in Megatron's rank files, which have each rank's own value under one name: the
+/// generators of random numbers that keep their place in the mesh become the ranks' own,
+/// "rng_state.rank_<N>", numbered as those files are, by stage, expert-parallel and tensor-parallel
+/// rank. `manifest`: located.
+void random_states_to_ranks(Manifest& manifest, const ResultRanks& ranks);
+/// The inverse, for a result in torch_dist: ranks' own generators become objects of their places.
+/// Where ranks are others than the result's, or expert-parallel, they stay.
+void random_states_to_objects(Manifest& manifest, const ResultRanks& ranks);
+
 }  // namespace tessera

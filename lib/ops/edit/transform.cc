@@ -29,6 +29,10 @@ std::optional<std::int64_t> integer_in(const Value& value, const std::string& ke
   if (value.kind() == Value::Kind::kOpaque) return integer_in(value.as_opaque().state, key);
   const Value* found = value.find(key);
   if (found == nullptr || !found->is_int()) return std::nullopt;
+  // Megatron's arguments have a number of groups, 1, for models without any, too.
+  const Value* grouped = key == "num_query_groups" ? value.find("group_query_attention") : nullptr;
+  if (grouped != nullptr && grouped->kind() == Value::Kind::kBool && !grouped->as_bool())
+    return std::nullopt;
   return found->as_int();
 }
 

@@ -4,6 +4,8 @@ expert- and data-parallel ranks, made on CPUs with Gloo (megatron-core 0.16.1, P
     python make_megatron_ranks.py      writes megatron_ranks/<case>/ beside this script
 
   grouped_*    legacy rank folders of GroupedMLP experts (weight1, weight2), expert parallel
+  whole_*      torch_dist with the optimizer fully_reshardable, generators of random numbers, and what
+               Megatron-LM itself saves beside them
   buckets_*    torch_dist with the optimizer in bucket space (dp_reshardable, dp_zero_gather_scatter)
 
 expected.json of a case: sha256 and shape of every whole tensor. Weights are as Megatron's own
@@ -15,6 +17,7 @@ import argparse
 import hashlib
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -139,7 +142,9 @@ def moments(optimizer):
 
 
 def arguments(case):
+    more = dict(num_query_groups=case["groups"], group_query_attention=True, bf16=True) if case.get("rng") else {}
     return argparse.Namespace(
+        **more,
         tensor_model_parallel_size=case["tp"], pipeline_model_parallel_size=case["pp"],
         expert_model_parallel_size=case["ep"], num_layers=case["layers"], hidden_size=case["hidden"],
         num_attention_heads=case["heads"], num_experts=case.get("experts"), swiglu=case["gated"],
@@ -157,7 +162,24 @@ def sharded(case, model, optimizer, kind):
     state = {"args": arguments(case), "checkpoint_version": 3.0, "iteration": 7}
     state["model"] = model.sharded_state_dict(metadata=metadata)
     state["optimizer"] = optimizer.sharded_state_dict(state["model"], metadata=metadata)
+    if case.get("rng") and kind == case["kind"]:
+        state["rng_state"] = generators()
+        state["opt_param_scheduler"] = {"max_lr": 1e-3, "num_steps": 7}
     return state
+
+
+def generators():
+    """As get_rng_state in megatron/training/checkpointing.py."""
+    from megatron.core import parallel_state
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+    torch.manual_seed(100 + dist.get_rank())
+    random.seed(dist.get_rank())
+    own = {"random_rng_state": random.getstate(), "torch_rng_state": torch.get_rng_state(),
+           "rng_tracker_states": {"model-parallel-rng": torch.get_rng_state()}}
+    return ShardedObject("rng_state", [own],
+                         (parallel_state.get_pipeline_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_world_size()),
+                         (parallel_state.get_pipeline_model_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()),
+                         replica_id=parallel_state.get_data_parallel_rank(with_context_parallel=True))
 
 
 def save_dist(case, model, optimizer, kind, path, parallel):
@@ -171,7 +193,9 @@ def save_dist(case, model, optimizer, kind, path, parallel):
     if parallel:
         strategy = FullyParallelSaveStrategyWrapper(
             strategy, parallel_state.get_data_parallel_group(with_context_parallel=True))
-    dist_checkpointing.save(sharded(case, model, optimizer, kind), path, strategy)
+    content = {"distrib_optim_sharding_type": kind, "chained_optim_avoid_prefix": True,
+               "singleton_local_shards": False} if case.get("rng") else None
+    dist_checkpointing.save(sharded(case, model, optimizer, kind), path, strategy, content_metadata=content)
     dist.barrier()
 
 
@@ -271,6 +295,7 @@ CASES = {
     "grouped_tp1_ep2_plain": dict(SMALL, kind="legacy", tp=1, dp=2, ep=2, layers=1, experts=4, moe_ffn=6, grouped=True, gated=False),
     "buckets_tp2_small": dict(SMALL, kind="dp_reshardable", norm="RMSNorm"),
     "buckets_pp2_dp2_tied": dict(SMALL, kind="dp_reshardable", tp=1, pp=2, dp=2, tied=True),
+    "whole_tp2": dict(SMALL, kind="fully_reshardable", norm="RMSNorm", rng=True),
     "gathered_tp2_pp2": dict(SMALL, kind="dp_zero_gather_scatter", pp=2, layers=2),
 }
 
