@@ -127,6 +127,25 @@ TEST_CASE("a layer-wise optimizer in files of data-parallel ranks is not lost wi
   CHECK(convert(fs, options).published);
 }
 
+TEST_CASE("what Megatron asks for by its own metadata follows halves of gated matrices") {
+  const auto says = [](const std::string& weight) {
+    Manifest manifest;
+    StoredTensor tensor;
+    tensor.name = weight;
+    tensor.spec = {DType::kFloat32, Shape({2, 2})};
+    manifest.tensors.push_back(tensor);
+    manifest.state.entries.push_back({weight, {key_item(weight)}, Value::tensor(0)});
+    manifest.state.entries.push_back(
+        {"content_metadata",
+         {key_item("content_metadata")},
+         Value::dict({{Value::string("singleton_local_shards"), Value::boolean(true)}})});
+    say_gates_are_whole(manifest);
+    return manifest.state.entries[1].value.find("singleton_local_shards")->as_bool();
+  };
+  CHECK(says("decoder.layers.0.mlp.linear_fc1.weight_w"));
+  CHECK_FALSE(says("decoder.layers.mlp.linear_fc1.weight"));
+}
+
 TEST_CASE("layers of further tokens have the name of the release that args show") {
   const std::string name = "mtp.layers.0.transformer_layer.mlp.linear_fc2.weight";
   const auto named = [&](const std::string& weight, bool of_rank_files, const Value& args) {

@@ -403,6 +403,7 @@ void Conversion::take_megatron_form(const ResultRanks& ranks) {
         append(report_.notes, move_to_megatron_places(manifest, MegatronPlaces::kDist));
     }
     say_fully_reshardable(manifest);
+    if (transformations_.rules) say_gates_are_whole(manifest);
   } else if (report_.to == "megatron-torch" && report_.from == "megatron-dist") {
     random_states_to_ranks(manifest, ranks);
     name_further_layers(manifest, /*of_rank_files=*/true);

@@ -222,6 +222,7 @@ class Mover {
         place(entry, state_path(fqn_of(role), leaf_of(role)));
         break;
       case Role::kOptimGroup:
+        if (!to_fsdp_ && sharding_type(entry) != nullptr && !entry.value.is_dict()) return;
         moved_.insert(roles_.optimizers[static_cast<std::size_t>(role.root)].name);
         if (!is_option(role)) break;  // of the optimizer's own: where it is
         return;
@@ -453,6 +454,22 @@ void say_fully_reshardable(Manifest& manifest) {
   added.name = std::string(kContentMetadata);
   added.path = {key_item(added.name)};
   added.value = with_type(Value::dict({}), kContentType);
+}
+
+void say_gates_are_whole(Manifest& manifest) {
+  constexpr std::string_view kApart = "singleton_local_shards";
+  const Roles roles = find_roles(manifest.state);
+  if (std::ranges::any_of(roles.entries, [](const EntryRole& role) {
+        return role.role == Role::kModel && is_half(role.fqn);
+      }))
+    return;
+  for (StateEntry& entry : manifest.state.entries) {
+    if (entry.name != kContentMetadata || entry.value.find(kApart) == nullptr) continue;
+    ValueDict items = entry.value.as_dict();
+    for (auto& [key, value] : items)
+      if (key.is_string() && key.as_string() == kApart) value = Value::boolean(false);
+    entry.value = Value::dict(std::move(items));
+  }
 }
 
 void name_further_layers(Manifest& manifest, bool of_rank_files) {

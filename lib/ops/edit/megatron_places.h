@@ -35,6 +35,10 @@ std::vector<Note> move_to_megatron_places(Manifest& manifest, MegatronPlaces pla
 /// State that still lies in buckets, or is no distributed optimizer's, stays as it is.
 void say_fully_reshardable(Manifest& manifest);
 
+/// Where no gated matrix is in halves (any longer), `content_metadata` says so, by which Megatron names
+/// what it asks for (singleton_local_shards).
+void say_gates_are_whole(Manifest& manifest);
+
 /// The layers that predict further tokens, by the name that a format has for the layer inside:
 ///
 ///   torch_dist     mtp.layers.<n>.transformer_layer, whatever wrote it
