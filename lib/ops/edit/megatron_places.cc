@@ -213,6 +213,7 @@ class Mover {
   void move(std::size_t i, std::vector<StateEntry>& entries) {
     StateEntry& entry = manifest_.state.entries[i];
     const EntryRole& role = roles_.entries[i];
+    if (!to_fsdp_ && !entry.value.is_dict() && sharding_type(entry)) return;  // said anew
     switch (role.role) {
       case Role::kModel:
         place(entry, to_fsdp_ ? Path{key_item("model"), key_item(std::string(kWrapper) + role.fqn)}
@@ -222,7 +223,6 @@ class Mover {
         place(entry, state_path(fqn_of(role), leaf_of(role)));
         break;
       case Role::kOptimGroup:
-        if (!to_fsdp_ && sharding_type(entry) != nullptr && !entry.value.is_dict()) return;
         moved_.insert(roles_.optimizers[static_cast<std::size_t>(role.root)].name);
         if (!is_option(role)) break;  // of the optimizer's own: where it is
         return;
