@@ -101,7 +101,7 @@ class UniversalWriter {
     for (const GroupedLeaf& leaf : state_.optimizer.state(parameter.number)) {
       if (is_flat(leaf) || target_.stage == 3) continue;
       ArchiveDraft builder(source_, draft_rules(state_));
-      Value scalar = scalar_value(builder, leaf.value);
+      Value scalar = scalar_value(builder, leaf);
       plan_.add(builder.finish(file_of(name, leaf.name), std::move(scalar)));
     }
   }
@@ -148,7 +148,7 @@ class UniversalWriter {
       ValueDict leaves;
       for (const GroupedLeaf& leaf : state_.groups[target_.buffers[b].group].leaves)
         if (!is_flat(leaf))
-          leaves.emplace_back(Value::string(leaf.name), scalar_value(builder, leaf.value));
+          leaves.emplace_back(Value::string(leaf.name), scalar_value(builder, leaf));
       if (!leaves.empty())
         states.emplace_back(Value::integer(static_cast<std::int64_t>(b)),
                             Value::dict(std::move(leaves)));

@@ -190,14 +190,8 @@ class ModelFileWriter {
     add(kBufferNames, buffer_names());
     add(kOptimizer, Value());
     add(kParamShapes, param_shapes());
-    if (pipeline) {
-      add(kFrozenShapes, Value());
-      add(kFrozenFragments, Value());
-      add(kSharedParams, Value::dict({}));
-    } else {
-      add_frozen(root);
-      add(kSharedParams, shared());
-    }
+    add_frozen(root);
+    add(kSharedParams, pipeline ? Value::dict({}) : shared());
     const auto stages = Value::integer(std::max<std::int64_t>(target_.pipeline_stages, 1));
     add(kDpWorldSize, Value::integer(target_.world_size));
     add(kMpWorldSize, stages);
@@ -294,15 +288,20 @@ class ModelFileWriter {
     return source_.tensors[entry.tensor].spec.shape;
   }
 
+  // A model that trains an adapter leaves its frozen parameters out: without these fields an engine keeps those that it has, but of an
+  // empty dict it asks for each of them.
   void add_frozen(ValueDict& root) {
     ValueDict shapes, fragments;
     for (const ModuleEntry& entry : state_.module) {
-      if (!is_frozen(entry)) continue;
+      if (target_.pipeline_stages > 0 || !is_frozen(entry)) continue;
       shapes.emplace_back(Value::string(entry.name), size_of(shape_of(entry)));
       fragments.emplace_back(Value::string(entry.name), fragment(entry));
     }
-    root.emplace_back(text(kFrozenShapes), Value::ordered_dict(std::move(shapes), Value()));
-    root.emplace_back(text(kFrozenFragments), Value::ordered_dict(std::move(fragments), Value()));
+    const bool none = shapes.empty();
+    root.emplace_back(text(kFrozenShapes),
+                      none ? Value() : Value::ordered_dict(std::move(shapes), Value()));
+    root.emplace_back(text(kFrozenFragments),
+                      none ? Value() : Value::ordered_dict(std::move(fragments), Value()));
   }
   Value fragment(const ModuleEntry& entry) {
     if (target_.stage < 3) return builder_.whole(entry.tensor);
@@ -385,7 +384,7 @@ void complete(const Manifest& source, SourceState& state, const Target& target) 
   for (const SourceGroup& group : state.groups)
     for (const GroupedLeaf& leaf : group.leaves) {
       tensors |= leaf.value.is_tensor() && !is_flat(leaf);
-      numbers |= leaf.value.kind() == Value::Kind::kFloat;
+      numbers |= leaf.name == kStep && leaf.value.kind() == Value::Kind::kFloat;
     }
   if (target.stage == 3 && tensors) naming.counters = "tensor";
   if (target.stage < 3 && numbers) naming.counters = "value";

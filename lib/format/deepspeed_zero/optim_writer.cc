@@ -2,9 +2,11 @@
 
 namespace tessera::deepspeed {
 
-Value scalar_value(ArchiveDraft& builder, const Value& value) {
+Value scalar_value(ArchiveDraft& builder, const GroupedLeaf& leaf) {
+  const Value& value = leaf.value;
   if (value.is_tensor()) return builder.whole(value.tensor_index());
-  if (value.kind() == Value::Kind::kFloat) return builder.float_scalar(value.as_real());
+  if (leaf.name == kStep && value.kind() == Value::Kind::kFloat)
+    return builder.float_scalar(value.as_real());
   return builder.take(value);
 }
 

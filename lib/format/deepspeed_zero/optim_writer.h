@@ -4,9 +4,9 @@
 
 namespace tessera::deepspeed {
 
-/// A step as DeepSpeed's optimizers keep it: a 0-dim tensor (a float value becomes float32), or an
-/// integer.
-Value scalar_value(ArchiveDraft& builder, const Value& value);
+/// A leaf that is no tensor of a parameter's elements: a 0-dim tensor or a number as it is, but a step that is a float becomes a 0-dim
+/// float32 tensor, as DeepSpeed's optimizers keep it.
+Value scalar_value(ArchiveDraft& builder, const GroupedLeaf& leaf);
 
 /// Options and `params`: ids of the buffers that hold the group.
 Value param_groups(ArchiveDraft& builder, const SourceState& state, const Target& target);

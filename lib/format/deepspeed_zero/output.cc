@@ -84,7 +84,7 @@ class RankWriter {
       ValueDict leaves;
       for (const GroupedLeaf& leaf : group.leaves)
         if (!is_flat(leaf))
-          leaves.emplace_back(Value::string(leaf.name), scalar_value(builder_, leaf.value));
+          leaves.emplace_back(Value::string(leaf.name), scalar_value(builder_, leaf));
       for (std::size_t l = 0; l < group.leaves.size(); ++l)
         if (is_flat(group.leaves[l]))
           leaves.emplace_back(Value::string(group.leaves[l].name),
