@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/megatron_dist.h>
+#include <tessera/format/megatron_torch.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
 #include <tessera/format/training_folder.h>
@@ -392,11 +394,13 @@ void Conversion::transform() {
   book_transformations();
 }
 
-/// Of Megatron's own state what its two formats keep otherwise.
+/// What Megatron keeps otherwise in one of its two formats than in the other.
 void Conversion::take_megatron_form(const ResultRanks& ranks) {
   Manifest& manifest = source_.manifest;
-  if (report_.to == "megatron-dist") {
-    if (report_.from == "megatron-torch") {
+  const FormatDriver *const from = source_.driver, *const dist = &megatron_dist_driver(),
+                            *const files = &megatron_torch_driver();
+  if (driver_ == dist) {
+    if (from == files) {
       random_states_to_objects(manifest, ranks);
       name_further_layers(manifest, /*of_rank_files=*/false);
       if (transformations_.rules)
@@ -404,7 +408,7 @@ void Conversion::take_megatron_form(const ResultRanks& ranks) {
     }
     say_fully_reshardable(manifest);
     if (transformations_.rules) say_gates_are_whole(manifest);
-  } else if (report_.to == "megatron-torch" && report_.from == "megatron-dist") {
+  } else if (driver_ == files && from == dist) {
     random_states_to_ranks(manifest, ranks);
     name_further_layers(manifest, /*of_rank_files=*/true);
     name_optimizer_as_rank_files(manifest);
