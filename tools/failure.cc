@@ -115,13 +115,18 @@ std::string code_id(Code code) {
   return "internal";
 }
 
+bool says_unsafe(std::string_view message) {
+  return message.starts_with("unsafe: ") || message.find("refused as unsafe") != message.npos;
+}
+
 std::string failure_text(const std::string& command, const Status& status, int exit,
                          OutputFormat format) {
   if (format == OutputFormat::kHuman) {
     std::string words = printable(status.to_string());
     // Malicious files are whole: what exits alike is not called alike.
-    if (words.starts_with("corrupt: unsafe: "))
-      words.erase(0, std::string_view("corrupt: ").size());
+    constexpr std::string_view kCorrupt = "corrupt: ";
+    if (words.starts_with(kCorrupt) && says_unsafe(status.message))
+      words.replace(0, kCorrupt.size(), status.message.starts_with("unsafe: ") ? "" : "unsafe: ");
     std::string text = command + ": " + words + "\n";
     if (!status.hint.empty()) text += "hint: " + printable(status.hint) + "\n";
     return text;

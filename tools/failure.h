@@ -24,6 +24,9 @@ int exit_status(Code code);
 /// "invalid_argument", "not_found", ...: the `code` of the error document.
 std::string code_id(Code code);
 
+/// Whether the message of a refusal is about harm that opening the file elsewhere would do, not about damage.
+bool says_unsafe(std::string_view message);
+
 /// Human: "ckpt-reshard: corrupt: ..." and, where there is one, "hint: ...". JSON: one document,
 /// the last line.
 std::string failure_text(const std::string& command, const Status& status, int exit,

@@ -15,6 +15,7 @@ namespace first_hours_test {
 using namespace tessera;
 using namespace tessera::testing;
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 
 TEST_CASE("the folders that a result lies in are made") {
   const TemporaryFolder t;
@@ -45,6 +46,64 @@ TEST_CASE("40 columns are enough for the summary and the table of a run") {
       CHECK(tools::display_width(line) <= 40);
     }
   }
+}
+
+TEST_CASE("no listing passes 40 columns, and names keep all of their letters") {
+  const TemporaryFolder t;
+  const std::string name = "model.layers.11.post_attention_layernorm.weight";
+  for (const char* file : {"a", "b"}) {
+    std::string content = safetensors_of("{\"" + name +
+                                             "\":{\"dtype\":\"F32\",\"shape\":[4,4],"
+                                             "\"data_offsets\":[0,64]}}",
+                                         std::string(64, '\0'));
+    if (*file == 'b') content.back() = '?';
+    std::ofstream(t / file + std::string(".safetensors"), std::ios::binary) << content;
+  }
+  CommandOptions narrow;
+  narrow.environment["COLUMNS"] = "40";
+  narrow.directory = t.path();
+  const std::string case_of = std::filesystem::absolute(case_path("dcp/fsdp2_w4")).string();
+  std::filesystem::create_directory_symlink(case_of, t / "c");
+  const std::vector<std::vector<std::string>> all{
+      {"ls", "a.safetensors"},
+      {"ls", "a.safetensors", "--chunks"},
+      {"tree", "a.safetensors"},
+      {"stat", "a.safetensors"},
+      {"show", "a.safetensors", name},
+      {"diff", "a.safetensors", "b.safetensors"},
+      {"ls", "c"},
+      {"tree", "c"},
+      {"stat", "c"},
+      {"optim", "c"},
+      {"optim", "c", "c"},
+      {"diff", "a.safetensors", "c"},
+      {"diff", "a.safetensors", "b.safetensors", "--by", "layer"}};
+  for (const std::vector<std::string>& words : all) {
+    const std::string out = inspect(words, narrow).out;
+    std::istringstream lines(out);
+    std::string joined;
+    for (std::string line; std::getline(lines, line); joined += line) {
+      INFO(words[0] << ": " << line);
+      CHECK((tools::display_width(line) <= 40 || line.starts_with("hint: ")));
+    }
+    INFO(words[0] << "\n" << out);
+    const bool in_parts = words[0] == "tree" || words.back() == "layer" || words[0] == "optim";
+    if (words[1] == "a.safetensors" && !in_parts) CHECK_THAT(joined, Contains(name));
+  }
+}
+
+TEST_CASE("a file that is refused as unsafe is not called damaged") {
+  const TemporaryFolder t;
+  for (const char* name : {"step-1.pt", "step-2.pt"})
+    std::filesystem::copy(sample("hostile/reduce_os_system.pt"), t / name);
+  const std::string run = inspect({t.path()}).out;
+  CHECK_THAT(run, Contains("2 unsafe") && Contains("unsafe: step-1.pt, step-2.pt") &&
+                      !Contains("damaged"));
+  const CommandResult one = inspect({"ls", t / "step-1.pt"});
+  CHECK(one.exit == 4);
+  CHECK_THAT(one.err, StartsWith("ckpt-inspect: unsafe: ") && !Contains("corrupt"));
+  const std::string globals = inspect({"summary", "--globals", t / "step-1.pt"}).out;
+  CHECK_THAT(globals, Contains("UNSAFE: loading it elsewhere would run code"));
 }
 
 TEST_CASE("facts of the summary wrap before they are cut") {

@@ -97,9 +97,19 @@ TEST_CASE("columns that say the same and what names share are said once before a
   CHECK(table(300).render({80, false, true}).find("all rows") == std::string::npos);
 }
 
+TEST_CASE("a column that may be left out gives its room once") {
+  Table table({{"name", false, 1}, {"step", true}, {"age", true, 0, true}, {"state"}});
+  for (const char* step : {"100 (holds 4)", "200 (holds 4)", "300"})
+    table.add({"step-" + std::string(step, 3), step, "46 min", *step == '1' ? "whole" : "damaged"});
+  std::istringstream lines(table.render({32, false, false}, "  "));
+  for (std::string line; std::getline(lines, line);) CHECK(display_width(line) <= 32);
+}
+
 TEST_CASE("text wraps at spaces") {
   CHECK(wrap("one two three", 8, "") == "one two\nthree\n");
   CHECK(wrap("a verylongword b", 6, " ") == " a\n veryl\n ongwo\n rd b\n");
+  CHECK(wrap("layers.0.mlp.down_proj.weight", 16, "") == "layers.0.mlp.\ndown_proj.weight\n");
+  CHECK(wrap("a.verylongword", 6, "") == "a.very\nlongwo\nrd\n");
   CHECK(wrap("", 10, "").empty());
 }
 

@@ -64,9 +64,7 @@ std::string tensor_differences(const DiffReport& r, std::size_t limit, const Scr
   for (std::size_t i = 0; i < std::min(limit, r.tensors.size()); ++i) {
     const TensorDiff& d = r.tensors[i];
     const std::string what = printable(tensor_difference(d));
-    const std::string name =
-        screen.clip(printable(d.name), std::max(16, screen.width - 2 - display_width(what)));
-    text += screen.paint(Tint::kBold, name) + "  " + what + "\n";
+    text += name_and_facts(printable(d.name), what, screen);
     if (d.what == TensorDiff::What::kValues)
       text += screen.wrap(printable(difference_details(d)), "    ");
   }
@@ -289,11 +287,15 @@ std::string render_diff(const DiffReport& r, const std::vector<LayerDiff>* layer
       fmt::format("{} of {} equal, {} compared, {} read{}", count_text(r.tensors_equal),
                   counted(r.tensors_compared, "tensor"), counted(r.values_compared, "value"),
                   format_bytes(r.bytes), not_compared_text(r.not_compared));
-  text += r.equal ? screen.paint(Tint::kGreen, "equal") + "  " + counts + "\n"
-                  : screen.paint(Tint::kRed, "DIFFERENT") +
-                        fmt::format("  {}; {} and {} differ\n", counts,
-                                    counted(r.tensors.size(), "tensor"),
-                                    counted(r.values.size(), "value"));
+  if (r.equal) {
+    text += name_and_facts("equal", counts, screen, Tint::kGreen);
+  } else {
+    text += name_and_facts(
+        "DIFFERENT",
+        fmt::format("{}; {} and {} differ", counts, counted(r.tensors.size(), "tensor"),
+                    counted(r.values.size(), "value")),
+        screen, Tint::kRed);
+  }
   return text + diff_hints(r) + render_notes(r.notes, 5, screen);
 }
 

@@ -59,9 +59,10 @@ std::string chunk_rows(const LsTensor& tensor, const Screen& screen) {
 void write_chunk_listing(const LsSource& source, const Screen& screen, const Sink& sink) {
   for (std::size_t i = 0; i < source.count; ++i) {
     const LsTensor tensor = source.tensor(i);
-    sink(screen.paint(Tint::kBold, screen.clip(printable(tensor.name), screen.width - 40)) +
-         fmt::format("  {} {}  {}\n", tensor.dtype, shape_text(tensor.shape),
-                     counted(tensor.chunks, "chunk")));
+    sink(name_and_facts(printable(tensor.name),
+                        fmt::format("{} {}  {}", tensor.dtype, shape_text(tensor.shape),
+                                    counted(tensor.chunks, "chunk")),
+                        screen));
     sink(chunk_rows(tensor, screen));
   }
 }
@@ -84,11 +85,10 @@ void write_ls(const LsReport& r, const LsSource& source, bool chunks, const Scre
     if (source.count > 0 && !r.values.empty()) sink("\n");
     sink(value_table(r, screen));
   }
-  sink(screen.paint(Tint::kDim,
-                    fmt::format("{}, {}, {}; {}", counted(source.count, "tensor"),
-                                counted(static_cast<std::uint64_t>(r.total_numel), "element"),
-                                format_bytes(r.total_bytes), counted(r.values.size(), "value"))) +
-       "\n");
+  sink(name_and_facts(fmt::format("{}, {}, {}; {}", counted(source.count, "tensor"),
+                                  counted(static_cast<std::uint64_t>(r.total_numel), "element"),
+                                  format_bytes(r.total_bytes), counted(r.values.size(), "value")),
+                      "", screen, Tint::kDim));
   if (!r.aliases.empty()) sink("tied, stored once: " + printable(aliases_text(r.aliases)) + "\n");
   sink(render_notes(r.notes, 5, screen));
 }

@@ -126,8 +126,9 @@ std::string ranking(const OptimizerReport& o, bool two, std::size_t most, const 
     table.add(std::move(cells));
   }
   std::string text =
-      screen.paint(Tint::kBold, two ? "growth of v from A to B" : "size of the next update") +
-      "\n" + table.render(screen, "  ");
+      two ? name_and_facts("growth of v from A to B", "the other columns are A's", screen)
+          : screen.paint(Tint::kBold, "size of the next update") + "\n";
+  text += table.render(screen, "  ");
   if (o.updates.size() > most)
     text += fmt::format("  ... and {} more: --top shows more\n", o.updates.size() - most);
   return text;
@@ -135,9 +136,10 @@ std::string ranking(const OptimizerReport& o, bool two, std::size_t most, const 
 
 std::string optimizer_text(const OptimizerReport& o, bool two, std::size_t most,
                            const Screen& screen) {
-  std::string text =
-      screen.paint(Tint::kBold, fmt::format("{} at \"{}\"", printable(o.kind), printable(o.root))) +
-      fmt::format("  {}, {}\n", printable(o.dialect), counted(o.parameters.size(), "parameter"));
+  std::string text = name_and_facts(
+      fmt::format("{} at \"{}\"", printable(o.kind), printable(o.root)),
+      fmt::format("{}, {}", printable(o.dialect), counted(o.parameters.size(), "parameter")),
+      screen);
   text += ranking(o, two, most, screen);
   if (!o.update_note.empty()) text += screen.wrap(printable(o.update_note), "  ");
   text += screen.paint(Tint::kBold, "state") + "\n" + group_lines(o, screen);

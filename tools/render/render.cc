@@ -31,6 +31,15 @@ std::string note_text(const Note& note) {
 
 }  // namespace
 
+std::string name_and_facts(std::string_view name, std::string_view facts, const Screen& screen,
+                           Tint tint) {
+  const bool fits = screen.whole || display_width(name) + 2 + display_width(facts) <= screen.width;
+  if (fits && !facts.empty()) return fmt::format("{}  {}\n", screen.paint(tint, name), facts);
+  std::string lines = screen.wrap(name, "");
+  if (!lines.empty()) lines.pop_back();
+  return screen.paint(tint, lines) + "\n" + screen.wrap(facts, "  ");
+}
+
 std::string fact_line(std::string_view label, std::string_view text, const Screen& screen) {
   // A label that is longer than its column keeps its letters and moves the text.
   constexpr int kLongestLabel = 24;  // one that a file chose may have any length

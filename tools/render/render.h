@@ -62,6 +62,9 @@ std::vector<Note> grouped_notes(const std::vector<Note>& notes, std::string_view
 /// "error CK012 file: message" lines, wrapped; at most `limit`, then how many more.
 std::string render_notes(const std::vector<Note>& notes, std::size_t limit, const Screen& screen);
 /// "label      text" with the label in its column; `text` is clipped to the screen.
+/// "name  facts"; where the line is too short, the facts below the name, which keeps its letters.
+std::string name_and_facts(std::string_view name, std::string_view facts, const Screen& screen,
+                           Tint tint = Tint::kBold);
 std::string fact_line(std::string_view label, std::string_view text, const Screen& screen);
 /// The same over up to `limit` lines.
 std::string fact_lines(std::string_view label, std::string_view text, int limit,

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/failure.h"
 #include "tools/render/number_text.h"
 #include "tools/render/render.h"
 #include "tools/render/table.h"
@@ -24,10 +25,14 @@ std::string age_of(const RunListing& listing, const RunRow& row) {
 /// What was selected, or all that it takes on the disk.
 std::uint64_t weight(const RunRow& row) { return std::max(row.bytes, row.disk_bytes); }
 
+bool is_unsafe(const RunRow& row) { return !row.complete && says_unsafe(row.problem); }
+
 /// "newest whole: step-100 (385 MiB, 2 h ago); 3 damaged, 1 not read".
 std::string verdict(const RunListing& listing, const Screen& screen) {
   const auto refused = std::ranges::count_if(listing.rows, &RunRow::is_refused);
-  const auto damaged = std::ranges::count(listing.rows, false, &RunRow::complete) - refused;
+  const auto unsafe = std::ranges::count_if(listing.rows, is_unsafe);
+  const auto damaged =
+      std::ranges::count(listing.rows, false, &RunRow::complete) - refused - unsafe;
   std::string text;
   if (const RunRow* newest = listing.newest_whole()) {
     constexpr int kRest = 44;  // of the line: its first words, and what follows the facts
@@ -41,6 +46,7 @@ std::string verdict(const RunListing& listing, const Screen& screen) {
   } else {
     text = screen.paint(Tint::kRed, "none is whole");
   }
+  if (unsafe > 0) text += screen.paint(Tint::kRed, fmt::format("; {} unsafe", unsafe));
   if (damaged > 0) text += screen.paint(Tint::kRed, fmt::format("; {} damaged", damaged));
   if (refused > 0) text += screen.paint(Tint::kYellow, fmt::format("; {} not read", refused));
   return text + "\n";
@@ -48,7 +54,8 @@ std::string verdict(const RunListing& listing, const Screen& screen) {
 
 Cell state_of(const RunRow& row) {
   if (row.complete) return {"whole", Tint::kGreen};
-  return row.is_refused ? Cell("not read", Tint::kYellow) : Cell("damaged", Tint::kRed);
+  if (row.is_refused) return {"not read", Tint::kYellow};
+  return {is_unsafe(row) ? "unsafe" : "damaged", Tint::kRed};
 }
 
 std::string rows(const RunListing& listing, const Screen& screen) {
@@ -91,10 +98,8 @@ std::string reasons(const RunListing& listing, const Screen& screen) {
     for (std::size_t i = 0; i < std::min(kNamed, those.size()); ++i)
       names += (i ? ", " : "") + printable(those[i]->name);
     if (those.size() > kNamed) names += fmt::format(" and {} more", those.size() - kNamed);
-    const bool refused = those[0]->is_refused;
     text += screen.wrap(
-        fmt::format("{}: {}: {}", refused ? "not read" : "damaged", names, printable(reason)),
-        "  ");
+        fmt::format("{}: {}: {}", state_of(*those[0]).text, names, printable(reason)), "  ");
   }
   return text;
 }
@@ -104,9 +109,11 @@ std::string reasons(const RunListing& listing, const Screen& screen) {
 std::string render_run(const RunListing& listing, const Screen& screen) {
   std::uint64_t bytes = 0;
   for (const RunRow& row : listing.rows) bytes += weight(row);
-  std::string text = screen.paint(Tint::kBold, screen.clip(printable(listing.path), screen.width)) +
-                     fmt::format("  {}, {}; {} free\n", counted(listing.rows.size(), "checkpoint"),
-                                 format_bytes(bytes), format_bytes(listing.free_bytes));
+  std::string text =
+      name_and_facts(printable(listing.path),
+                     fmt::format("{}, {}; {} free", counted(listing.rows.size(), "checkpoint"),
+                                 format_bytes(bytes), format_bytes(listing.free_bytes)),
+                     screen);
   if (!listing.rows.empty()) text += verdict(listing, screen) + rows(listing, screen);
   text += reasons(listing, screen);
   if (listing.pointer_stale)

@@ -178,7 +178,10 @@ std::string wrap(std::string_view text, int width, std::string_view indent) {
     for (;;) {
       const std::string_view front = word.substr(0, static_cast<std::size_t>(room) * kMostBytes);
       if (front.size() == word.size() && display_width(word) <= room) break;
-      const std::size_t cut = std::max<std::size_t>(1, bytes_within(glyphs(front), room, false));
+      const std::size_t most = std::max<std::size_t>(1, bytes_within(glyphs(front), room, false));
+      // Behind a dot or slash of a name, where there is one in its second half.
+      const std::size_t mark = front.substr(0, most).find_last_of("./");
+      const std::size_t cut = mark != front.npos && mark >= most / 2 ? mark + 1 : most;
       line = word.substr(0, cut);
       word.remove_prefix(cut);
       end_line();

@@ -39,7 +39,8 @@ std::string clip_end(std::string_view text, int width);
 std::string pad_right(std::string_view text, int width);
 std::string pad_left(std::string_view text, int width);
 
-/// Lines of at most `width` columns, broken at spaces; a word longer than a line is cut.
+/// Lines of at most `width` columns, broken at spaces; a word longer than a line is cut, behind a dot or slash
+/// where one is near its end.
 std::string wrap(std::string_view text, int width, std::string_view indent);
 
 }  // namespace tessera::tools

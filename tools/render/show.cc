@@ -17,7 +17,7 @@ constexpr std::size_t kMostMatrices = 8;
 
 std::string show_facts(const ShowReport& r, const Screen& screen) {
   const LsTensor& t = r.tensor;
-  std::string text = screen.paint(Tint::kBold, screen.clip(printable(r.name), screen.width)) + "\n";
+  std::string text = name_and_facts(printable(r.name), "", screen);
   text += fact_line("type", t.dtype, screen);
   text += fact_line("shape",
                     fmt::format("{}, {}", shape_text(t.shape),
@@ -164,8 +164,7 @@ std::string values_text(const ShowReport& r, const Screen& screen) {
 std::string value_report(const ShowReport& r, const Screen& screen) {
   if (r.children.empty()) return value_text(r.value) + "\n";
   std::string text = screen.paint(Tint::kBold, printable(r.name)) + "\n";
-  for (const std::string& child : r.children)
-    text += "  " + screen.clip(printable(child), screen.width - 2) + "\n";
+  for (const std::string& child : r.children) text += screen.wrap(printable(child), "  ");
   return text;
 }
 

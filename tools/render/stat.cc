@@ -119,8 +119,7 @@ std::string norm_lines(const TensorStat& t, const Screen& screen) {
 std::string norm_lists(const StatReport& r, const Screen& screen) {
   std::string text;
   for (const TensorStat& t : r.tensors)
-    if (!t.row_norms.empty())
-      text += screen.clip(printable(t.name), screen.width) + "\n" + norm_lines(t, screen);
+    if (!t.row_norms.empty()) text += screen.wrap(printable(t.name), "") + norm_lines(t, screen);
   return text.empty() ? text : "\n" + text;
 }
 
@@ -128,8 +127,8 @@ std::string norm_lists(const StatReport& r, const Screen& screen) {
 
 std::string stat_in_full(const TensorStat& t, const std::vector<double>& quantiles,
                          const Screen& screen) {
-  std::string text = screen.paint(Tint::kBold, screen.clip(printable(t.name), screen.width - 30)) +
-                     fmt::format("  {} {}\n", t.dtype, shape_text(t.shape));
+  std::string text =
+      name_and_facts(printable(t.name), fmt::format("{} {}", t.dtype, shape_text(t.shape)), screen);
   const auto number = [](std::int64_t n) { return count_text(static_cast<std::uint64_t>(n)); };
   if (!t.skipped.empty()) return text + fact_line("skipped", printable(t.skipped), screen);
   text +=

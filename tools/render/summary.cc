@@ -52,6 +52,9 @@ std::string parameter_fact(const SummaryReport& r) {
 
 std::string complete_text(const SummaryReport& r) {
   if (!r.complete) return "NO";
+  const bool denied =
+      std::ranges::count(r.globals, GlobalUse::Verdict::kDenied, &GlobalUse::verdict) > 0;
+  if (denied) return "yes, and UNSAFE: loading it elsewhere would run code";
   if (r.lost.empty()) return "yes, by metadata and sizes";
   return fmt::format("as it was salvaged: {} of its source's entries lost", r.lost.size());
 }
@@ -193,7 +196,8 @@ std::string globals_fact(const SummaryReport& r, const Screen& screen) {
 }
 
 std::string globals_table(const SummaryReport& r, const Screen& screen) {
-  if (r.globals.empty()) return "no pickle globals\n";
+  if (r.globals.empty())
+    return "the checkpoint itself has no pickle globals; every file of it and beside it:\n";
   Table table({{"verdict"}, {"global", false, 1}, {"file", false, 1}});
   for (const GlobalUse& use : r.globals) {
     const Tint tint = use.verdict == GlobalUse::Verdict::kDenied   ? Tint::kRed
@@ -213,7 +217,7 @@ std::string first_lines(const std::string& text, std::size_t limit) {
   if (line_count(text) <= limit) return text;
   std::size_t at = 0;
   for (std::size_t i = 0; i + 1 < limit; ++i) at = text.find('\n', at) + 1;
-  return text.substr(0, at) + "  ... more: --format json shows everything\n";
+  return text.substr(0, at) + "  ... more: --format json shows all\n";
 }
 
 }  // namespace

@@ -100,15 +100,21 @@ TableLines::Fit Table::fitted(int room, bool whole) const {
   int left = missing_room(fit, room);
   for (int level = 2; level > 0 && left < 0; --level) narrow(level, left, fit);
   for (std::size_t c = 0; c < columns_.size() && left < 0; ++c)
-    if (columns_[c].spare) {
+    if (columns_[c].spare && !fit.said_once[c]) {
       fit.said_once[c] = true;
       left += fit.widths[c] + kGap;
     }
-  if (left >= 0 || !named()) return fit;
-  fit.two_lines = true;
-  for (std::size_t c = 1; c < columns_.size(); ++c) fit.widths[c] = seen_[c].widest;
-  left = missing_room(fit, room);
-  for (int level = 2; level > 0 && left < 0; --level) narrow(level, left, fit);
+  if (left < 0 && named()) {
+    fit.two_lines = true;
+    for (std::size_t c = 1; c < columns_.size(); ++c) fit.widths[c] = seen_[c].widest;
+    left = missing_room(fit, room);
+    for (int level = 2; level > 0 && left < 0; --level) narrow(level, left, fit);
+  }
+  if (left >= 0) return fit;
+  // What was cut did not help: whole cells, on as many lines as they take.
+  fit.breaks = true;
+  for (std::size_t c = named() ? 1 : 0; c < columns_.size(); ++c)
+    fit.widths[c] = std::min(seen_[c].widest, std::max(1, room - kGap));
   return fit;
 }
 
@@ -138,13 +144,24 @@ std::string TableLines::cell(std::size_t c, std::string_view text, Tint tint) co
 template <class TextOf, class TintOf>
 std::string TableLines::line(TextOf&& text_of, TintOf&& tint_of) const {
   std::string line = indent_;
+  const int start = display_width(indent_);
+  int at = start;  // columns of the line that are taken
   bool first = true;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     if (fit_.said_once[c]) continue;
+    const bool below = c > 0 || !fit_.two_lines;
+    if (fit_.breaks && below && !first && at > start + kGap &&
+        at + kGap + fit_.widths[c] > screen_.width) {
+      line.erase(line.find_last_not_of(' ') + 1);
+      line += "\n" + indent_;
+      at = start;
+    }
     if (!first) line += std::string(kGap, ' ');
+    if (!first) at += kGap;
     first = false;
-    if (c > 0 || !fit_.two_lines) {
+    if (below) {
       line += cell(c, text_of(c), tint_of(c));
+      at += fit_.widths[c];
       continue;
     }
     // As many lines as the name takes: a cut one names nothing.

@@ -20,7 +20,8 @@ struct Column {
   std::string title;
   bool right = false;  // numbers
   int gives = 0;       // 0: never clipped; 1: a name; 2: a value, which is clipped first
-  bool spare = false;  // a picture of what another column says: left out before a row takes two lines
+  bool spare =
+      false;  // a picture of what another column says: left out before a row takes two lines
 };
 
 struct Cell {
@@ -49,6 +50,7 @@ class TableLines {
     std::string once;             // what they say: "type float32, kind param"
     std::string prefix;           // of all names
     bool two_lines = false;
+    bool breaks = false;  // between cells, where the line ends
   };
   TableLines(const Screen& screen, std::string_view indent, const std::vector<Column>& columns,
              Fit fit)

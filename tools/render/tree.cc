@@ -23,10 +23,18 @@ void write_lines(const ModuleTree& tree, std::uint32_t node, const std::string& 
                         (is_tensor ? tree.form_text(line.node) : counted(n.tensors, "tensor"));
     if (n.alike > 0)
       facts += fmt::format(", {} alike of {}", n.alike, format_bytes(n.bytes / n.alike));
-    const int room = std::max(1, screen.width / 2 - display_width(indent));
-    sink(indent + screen.paint(is_tensor ? Tint::kPlain : Tint::kBold, name) +
-         std::string(static_cast<std::size_t>(std::max(1, room - display_width(name))), ' ') +
-         screen.paint(Tint::kDim, facts) + "\n");
+    const std::string label = screen.paint(is_tensor ? Tint::kPlain : Tint::kBold, name);
+    const int used = display_width(indent) + display_width(name);
+    const int room = screen.width - display_width(facts);
+    // In one column where there is room, else as far left as the name lets them, else below it.
+    const int middle = screen.width / 2;
+    const int column = std::max(used + 2, screen.whole ? middle : std::min(middle, room));
+    if (screen.whole || column <= room) {
+      sink(indent + label + std::string(static_cast<std::size_t>(column - used), ' ') +
+           screen.paint(Tint::kDim, facts) + "\n");
+    } else {
+      sink(screen.wrap(name, indent) + screen.wrap(facts, indent + "    "));
+    }
     write_lines(tree, line.node, indent + "  ", screen, sink);
   }
 }
@@ -43,11 +51,11 @@ void write_tree(const LsReport& report, const LsSource& source, const Screen& sc
   }
   tree.finish();
   write_lines(tree, ModuleTree::kRoot, "", screen, sink);
-  sink(screen.paint(Tint::kDim,
-                    fmt::format("{}, {}, {}", counted(source.count, "tensor"),
-                                counted(static_cast<std::uint64_t>(report.total_numel), "element"),
-                                format_bytes(report.total_bytes))) +
-       "\n");
+  sink(
+      name_and_facts(fmt::format("{}, {}, {}", counted(source.count, "tensor"),
+                                 counted(static_cast<std::uint64_t>(report.total_numel), "element"),
+                                 format_bytes(report.total_bytes)),
+                     "", screen, Tint::kDim));
 }
 
 }  // namespace tessera::tools
