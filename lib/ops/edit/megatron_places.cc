@@ -495,13 +495,21 @@ void name_further_layers(Manifest& manifest, bool of_rank_files) {
 
 void name_optimizer_as_rank_files(Manifest& manifest) {
   rename_masters(manifest, kWholeMaster, kMasterPart);
+  std::vector<StateEntry>& entries = manifest.state.entries;
+  for (std::size_t i = entries.size(); i-- > 0;) {
+    if (entries[i].value.is_dict() || !sharding_type(entries[i])) continue;
+    entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(i));
+    for (ContainerNote& note : manifest.state.containers)
+      if (note.entries_before > i && note.entries_before != static_cast<std::size_t>(-1))
+        --note.entries_before;
+  }
   const auto unwrap = [](Path& path) {
     const bool wrapped = path.size() > 2 && is_key(path[0], "optimizer") &&
                          is_key(path[1], "optimizer") && is_key(path[2], "param_groups");
     if (wrapped) path.erase(path.begin() + 1);
     return wrapped;
   };
-  for (StateEntry& entry : manifest.state.entries) {
+  for (StateEntry& entry : entries) {
     if (!unwrap(entry.path)) continue;
     entry.name = dotted(entry.path);
     for_each_tensor(entry.value, [&](std::uint32_t t) { manifest.tensors[t].name = entry.name; });

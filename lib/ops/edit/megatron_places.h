@@ -50,7 +50,7 @@ void say_gates_are_whole(Manifest& manifest);
 void name_further_layers(Manifest& manifest, bool of_rank_files);
 
 /// torch_dist's masters and groups get the names that are read of rank files: `fp32_param`, and
-/// `optimizer.param_groups`.
+/// `optimizer.param_groups`. `param_state_sharding_type` goes: it says how torch_dist stores them.
 void name_optimizer_as_rank_files(Manifest& manifest);
 
 /// Throws kUnsupported where the model has a gated matrix in halves (`weight_w`, `weight_v`), as
