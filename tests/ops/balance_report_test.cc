@@ -326,6 +326,23 @@ TEST_CASE("a copied config.json names the type that the weights have") {
   CHECK(verify(fs, "/out").ok);
 }
 
+TEST_CASE("a configuration that lies beside latest is found, one of the named step comes first") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "deepspeed/zero2_w2");
+  const std::string step(as_text(fs.read_file(source + "/latest")));
+  put(fs, source + "/config.json", "{\"of\": \"the run\"}");
+  const auto config = [&](const std::string& to) {
+    ConvertOptions options = convert_options(source, to, std::nullopt, "hf");
+    options.copy_assets = true;
+    const ConvertReport report = convert(fs, options);
+    CHECK(report.assets == std::vector<std::string>{"config.json"});
+    return std::string(as_text(fs.read_file(to + "/config.json")));
+  };
+  CHECK(config("/out") == "{\"of\": \"the run\"}");
+  put(fs, source + "/" + step + "/config.json", "{\"of\": \"the step\"}");
+  CHECK(config("/again") == "{\"of\": \"the step\"}");
+}
+
 TEST_CASE("folders above DST are made, and not by a dry run") {
   MemoryFileSystem fs;
   const std::string source = load_sample(fs, "dcp/fsdp2_w2");

@@ -63,10 +63,14 @@ TEST_CASE(
       CHECK(std::filesystem::exists(t / "out/tokenizer.json"));
     }
   }
-  const std::string folder = t / "home/hub/models--me--tiny/snapshots/abc123";
-  CHECK(convert({case_path(kSource), t / "direct", "--to", "hf", "--base-model", folder}).exit ==
-        0);
-  CHECK(std::filesystem::exists(t / "direct/config.json"));
+  for (const char* folder : {"models--me--tiny/snapshots/abc123", "models--me--tiny"}) {
+    INFO(folder);
+    CHECK(convert({case_path(kSource), t / "direct", "--to", "hf", "--force", "--base-model",
+                   t / "home/hub/" + folder})
+              .exit == 0);
+    CHECK(std::filesystem::exists(t / "direct/config.json"));
+    std::filesystem::remove_all(t / "direct");
+  }
 }
 
 TEST_CASE("a base that is not there is named, with what brings it") {

@@ -71,7 +71,11 @@ std::string commit_of(const FileSystem& fs, const std::string& model, const std:
 }  // namespace
 
 std::string base_folder(const FileSystem& fs, const std::string& base) {
-  if (is_folder(fs, base)) return base;
+  if (is_folder(fs, base)) {
+    // A model's folder in the hub's cache: its files are those of a revision.
+    const std::string main = base + "/snapshots/" + commit_of(fs, base, "main");
+    return is_folder(fs, main) ? main : base;
+  }
   const HubName name = parse_hub_name(base);
   if (name.folder.empty())
     fail(Code::kNotFound, fmt::format("--base-model: there is no folder {}", printable(base)),

@@ -106,7 +106,10 @@ void Conversion::plan_assets() {
   if (output_.single_file)
     fail(Code::kInvalidArgument,
          fmt::format("{} needs DST to be a folder", has_base ? "--base-model" : "--copy-assets"));
-  const std::string from = has_base ? base_folder(fs_, options_.base) : options_.assets_directory;
+  std::string from = has_base ? base_folder(fs_, options_.base) : options_.assets_directory;
+  // Where `latest` leads into a folder of its own, a trainer's configuration lies beside `latest`.
+  if (from.empty() && !source_.beside_folder.empty() && !source_.directory->stat("config.json"))
+    from = source_.beside_folder;
   if (!from.empty()) {
     if (!fs_.stat(from))
       fail(Code::kNotFound, fmt::format("--copy-assets: there is no folder {}", printable(from)));
