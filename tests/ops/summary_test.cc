@@ -167,6 +167,16 @@ TEST_CASE("views of one storage are tied where they are one tensor, not where th
   }
 }
 
+TEST_CASE("a master that is its weight, and a step of many parameters, are no ties") {
+  int checked = 0;
+  for (const std::string& name : sample_names("deepspeed")) {
+    INFO(name);
+    CHECK(summarize(open_sample(name)).tied.empty());
+    ++checked;
+  }
+  CHECK(checked >= 7);
+}
+
 TEST_CASE("damage is told by name, without failing") {
   MemoryFileSystem fs;
   load_sample(fs, "dcp/fsdp2_w2");

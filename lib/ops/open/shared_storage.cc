@@ -11,6 +11,13 @@
 namespace tessera {
 namespace {
 
+/// A master may be its weight (ZeRO's partitions are both), and a step that many parameters count is
+/// one number.
+bool is_shared_by_design(const StoredTensor& tensor) {
+  return tensor.kind == TensorKind::kMaster ||
+         (tensor.kind == TensorKind::kOptim && tensor.spec.shape.rank() == 0);
+}
+
 /// Leaves that metadata alone cannot distinguish, more than one at each place. A pending source
 /// says which bytes, not in which order a view walks them.
 std::vector<std::uint32_t> likely_shared(const Manifest& manifest) {
@@ -19,7 +26,7 @@ std::vector<std::uint32_t> likely_shared(const Manifest& manifest) {
       places;
   for (std::uint32_t i : leaf_tensors(manifest)) {
     const StoredTensor& tensor = manifest.tensors[i];
-    if (tensor.chunk_count != 1) continue;
+    if (tensor.chunk_count != 1 || is_shared_by_design(tensor)) continue;
     const Source& source = manifest.source(tensor, 0);
     const bool in_file =
         source.kind == Source::Kind::kPending || source.kind == Source::Kind::kExtent;

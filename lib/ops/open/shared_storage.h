@@ -17,7 +17,8 @@ using StoredPlace = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std:
 std::optional<StoredPlace> stored_place_of(const Manifest& manifest, const StoredTensor& tensor);
 
 /// Names of leaves that are one tensor, in the checkpoint's order. From headers alone: what might
-/// be one storage is located, nothing of it is read.
+/// be one storage is located, nothing of it is read. Masters, and steps of optimizers, are not among
+/// them.
 std::vector<std::vector<std::string>> shared_storage(const OpenedCheckpoint& checkpoint);
 
 }  // namespace tessera
