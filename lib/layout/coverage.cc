@@ -3,6 +3,7 @@
 #include <tessera/layout/coverage.h>
 
 #include <algorithm>
+#include <compare>
 #include <limits>
 #include <numeric>
 
@@ -11,9 +12,12 @@
 namespace tessera {
 namespace {
 
-bool before(const Box& a, const Box& b) {
-  if (a.origin != b.origin) return a.origin < b.origin;
-  return std::ranges::lexicographical_compare(a.shape.extents(), b.shape.extents());
+std::strong_ordering compare(const Box& a, const Box& b) {
+  const auto order = std::lexicographical_compare_three_way(a.origin.begin(), a.origin.end(),
+                                                            b.origin.begin(), b.origin.end());
+  if (order != 0) return order;
+  const auto x = a.shape.extents(), y = b.shape.extents();
+  return std::lexicographical_compare_three_way(x.begin(), x.end(), y.begin(), y.end());
 }
 
 /// Groups of equal chunks. A range that is one box counts as that box.
@@ -26,7 +30,7 @@ class Groups {
     std::vector<std::size_t> order(usable.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
-      const int sign = compare(pieces[a], pieces[b]);
+      const auto sign = compare(pieces[a], pieces[b]);
       return sign != 0 ? sign < 0 : a < b;
     });
     for (std::size_t i = 0; i < order.size();) {
@@ -43,12 +47,11 @@ class Groups {
   std::int64_t replicas() const { return tiles_.empty() ? 1 : replicas_; }
 
  private:
-  static int compare(const std::vector<ChunkPiece>& a, const std::vector<ChunkPiece>& b) {
-    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-      if (before(a[i].box, b[i].box)) return -1;
-      if (before(b[i].box, a[i].box)) return 1;
-    }
-    return a.size() < b.size() ? -1 : a.size() > b.size() ? 1 : 0;
+  static std::strong_ordering compare(const std::vector<ChunkPiece>& a,
+                                      const std::vector<ChunkPiece>& b) {
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+      if (const auto order = tessera::compare(a[i].box, b[i].box); order != 0) return order;
+    return a.size() <=> b.size();
   }
 
   std::vector<Tile> tiles_;
