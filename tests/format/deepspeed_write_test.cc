@@ -1,14 +1,18 @@
 // Writing ZeRO and Universal checkpoints: there and back, padding, what cannot be held.
 #include <tessera/base/error.h>
+#include <tessera/encoding/torch_archive.h>
 #include <tessera/format/deepspeed_universal.h>
 #include <tessera/format/deepspeed_zero.h>
 #include <tessera/format/torch_dcp.h>
+#include <tessera/ops/convert.h>
 #include <tessera/ops/open.h>
 #include <tessera/state/optim_state.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "tests/support/convert_case.h"
+#include "tests/support/rank_archive.h"
 #include "tests/support/written_checkpoint.h"
 
 namespace tessera::deepspeed_write_test {
@@ -206,6 +210,50 @@ TEST_CASE("steps that differ inside a group are refused, and said to fit a Unive
   const WrittenCheckpoint written(deepspeed_universal_driver(), other, *source.checkpoint.directory,
                                   {});
   CHECK(written.files.contains("global_step2_universal/zero/head.bias/step.pt"));
+}
+
+TEST_CASE("floats of an optimizer stay floats, and nothing frozen is None to DeepSpeed") {
+  for (const bool frozen : {false, true}) {
+    INFO(frozen);
+    testing::RankArchive archive;
+    std::vector<std::pair<std::string, Value>> weights = {{"w", archive.tensor({4}, {1, 2, 3, 4})}};
+    if (frozen) weights.emplace_back("still", archive.tensor({2}, {5, 6}));
+    const Value state = testing::dict({{"exp_avg", archive.tensor({4}, {1, 1, 1, 1})},
+                                       {"exp_avg_sq", archive.tensor({4}, {2, 2, 2, 2})},
+                                       {"rate", Value::real(0.1)},
+                                       {"step", archive.tensor({}, {3})}});
+    const Value group =
+        testing::dict({{"lr", Value::real(0.01)}, {"params", Value::list({testing::text("w")})}});
+    MemoryFileSystem fs;
+    fs.write_file("/in.pt",
+                  archive.render(testing::dict(
+                      {{"model", testing::dict(std::move(weights))},
+                       {"optimizer", testing::dict({{"state", testing::dict({{"w", state}})},
+                                                    {"param_groups", Value::list({group})}})}})));
+    ConvertOptions options = testing::convert_options("/in.pt", "/zero", 2, "deepspeed-zero");
+    options.verify = true;
+    convert(fs, options);
+    OpenedCheckpoint opened = open_checkpoint(fs, "/zero", {});
+    int rates = 0;
+    for (const StateEntry& entry : opened.manifest.state.entries) {
+      if (!entry.name.ends_with(".rate")) continue;
+      CHECK(entry.value == Value::real(0.1));
+      ++rates;
+    }
+    CHECK(rates == 1);
+    const auto model = std::ranges::find_if(opened.manifest.files, [](const StoredFile& stored) {
+      return stored.path.ends_with("mp_rank_00_model_states.pt");
+    });
+    REQUIRE(model != opened.manifest.files.end());
+    const auto file = opened.directory->open(model->path);
+    const TorchArchive states = open_torch_archive(ByteWindow::whole(*file));
+    for (const char* field : {"frozen_param_shapes", "frozen_param_fragments"}) {
+      const Value* found = states.root.find(field);
+      REQUIRE(found);
+      CHECK(found->is_none() != frozen);
+      CHECK((found->find("still") != nullptr) == frozen);
+    }
+  }
 }
 
 }  // namespace tessera::deepspeed_write_test
