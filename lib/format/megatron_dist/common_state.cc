@@ -12,6 +12,7 @@
 #include "lib/format/megatron_dist/config.h"
 #include "lib/format/megatron_torch/odd_file.h"
 #include "lib/format/torch_dcp/item_value.h"
+#include "lib/state/edit/take_out.h"
 #include "lib/state/role_names.h"
 
 namespace tessera::megatron_dist {
@@ -163,11 +164,9 @@ void expand_common_entry(Manifest& manifest, std::string_view name, const ValueD
       manifest.state.entries, [&](const StateEntry& entry) { return entry.name == name; });
   if (found == manifest.state.entries.end() || found->value.is_tensor()) return;
   const Value root = found->value;
-  const auto at = static_cast<std::size_t>(found - manifest.state.entries.begin());
-  manifest.state.entries.erase(found);
-  for (ContainerNote& note : manifest.state.containers)
-    if (note.entries_before > at && note.entries_before != static_cast<std::size_t>(-1))
-      --note.entries_before;
+  std::vector<bool> taken(manifest.state.entries.size());
+  taken[static_cast<std::size_t>(found - manifest.state.entries.begin())] = true;
+  take_out(manifest.state, taken);
   in_tensor(name, [&] { append(manifest, with_options(common_dict(root), optimizer)); });
 }
 

@@ -17,6 +17,7 @@
 
 #include "lib/format/megatron_torch/args.h"
 #include "lib/format/megatron_torch/bucket_names.h"
+#include "lib/state/edit/take_out.h"
 #include "lib/state/role_names.h"
 
 namespace tessera {
@@ -496,13 +497,10 @@ void name_further_layers(Manifest& manifest, bool of_rank_files) {
 void name_optimizer_as_rank_files(Manifest& manifest) {
   rename_masters(manifest, kWholeMaster, kMasterPart);
   std::vector<StateEntry>& entries = manifest.state.entries;
-  for (std::size_t i = entries.size(); i-- > 0;) {
-    if (entries[i].value.is_dict() || !sharding_type(entries[i])) continue;
-    entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(i));
-    for (ContainerNote& note : manifest.state.containers)
-      if (note.entries_before > i && note.entries_before != static_cast<std::size_t>(-1))
-        --note.entries_before;
-  }
+  std::vector<bool> forms;
+  for (const StateEntry& entry : entries)
+    forms.push_back(!entry.value.is_dict() && sharding_type(entry));
+  take_out(manifest.state, forms);
   const auto unwrap = [](Path& path) {
     const bool wrapped = path.size() > 2 && is_key(path[0], "optimizer") &&
                          is_key(path[1], "optimizer") && is_key(path[2], "param_groups");

@@ -15,6 +15,7 @@
 
 #include "lib/format/megatron_dist/sharded_object.h"
 #include "lib/format/megatron_torch/args.h"
+#include "lib/state/edit/take_out.h"
 
 namespace tessera {
 namespace {
@@ -210,20 +211,6 @@ void append_leaves(Manifest& manifest, const Value& root, std::int64_t rank) {
     own_tensors(manifest, entry);
     manifest.state.entries.push_back(std::move(entry));
   }
-}
-
-/// Takes entries out whose values live on under other names.
-void take_out(StateDict& state, const std::vector<bool>& taken) {
-  std::vector<std::size_t> before(state.entries.size() + 1);
-  for (std::size_t i = 0; i < state.entries.size(); ++i)
-    before[i + 1] = before[i] + (i < taken.size() && taken[i] ? 0 : 1);
-  for (ContainerNote& note : state.containers)
-    if (note.entries_before < before.size()) note.entries_before = before[note.entries_before];
-  std::size_t next = 0;
-  std::erase_if(state.entries, [&](const StateEntry&) {
-    const std::size_t i = next++;
-    return i < taken.size() && taken[i];
-  });
 }
 
 std::int64_t size_of(const ResultRanks& ranks, std::string_view dim) {
