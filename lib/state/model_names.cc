@@ -90,19 +90,6 @@ bool is_run_state_name(std::string_view key) {
   return is_one_of(kRunStateNames, key) || std::ranges::any_of(kRunStateEndings, ends);
 }
 
-bool is_object_of_place(std::string_view name) {
-  constexpr std::string_view kMark = "/shard_";
-  const std::size_t at = name.rfind(kMark);
-  if (at == name.npos || at == 0) return false;
-  const std::string_view rest = name.substr(at + kMark.size());
-  const std::size_t bar = rest.find('_');
-  const auto are_numbers = [](std::string_view text) {
-    return !text.empty() &&
-           std::ranges::all_of(text, [](char c) { return is_digit(c) || c == '.'; });
-  };
-  return bar != rest.npos && are_numbers(rest.substr(0, bar)) && are_numbers(rest.substr(bar + 1));
-}
-
 bool is_counter_name(std::string_view key) {
   for (const std::string_view word : {"step", "global_step", "iteration", "epoch", "loss"})
     if (key == word) return true;

@@ -14,10 +14,6 @@ bool is_copy_name(std::string_view key);
 /// What the run keeps beside the weights: counters, losses, schedulers, random states.
 bool is_run_state_name(std::string_view key);
 
-/// "rng_state/shard_0.1_1.2": Megatron's object of one place in a grid of ranks, layers or experts. No
-/// weight is kept so: what its tensors say is the run's, or a module's `_extra_state`.
-bool is_object_of_place(std::string_view name);
-
 /// "step", "loss", ...: a tensor of that name beside weights at the top, in a training state. Others
 /// ("tokens_seen") may be buffers of the model.
 bool is_counter_name(std::string_view key);

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "lib/state/model_names.h"
+#include "lib/state/sharded_object.h"
 #include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
@@ -35,7 +36,7 @@ class ModelFinder {
   ModelFinder(const StateDict& state, Roles& roles) : state_(state), roles_(roles) {
     for (const StateEntry& entry : state.entries)
       weights_.push_back(entry.value.is_tensor() ||
-                         (holds_weights(entry.value) && !is_object_of_place(entry.name)));
+                         (holds_weights(entry.value) && !parse_sharded_object(entry.name)));
   }
 
   void run() {

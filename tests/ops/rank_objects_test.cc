@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "lib/format/megatron_dist/sharded_object.h"
+#include "lib/state/sharded_object.h"
 #include "tests/support/archive_gather.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/note_text.h"
@@ -17,7 +17,6 @@ namespace rank_objects_test {
 
 using namespace tessera;
 using namespace tessera::testing;
-using megatron_dist::parse_sharded_object;
 
 namespace {
 

@@ -137,6 +137,8 @@ struct PointerFile {
   std::string_view numbered;
 };
 
+enum class MegatronForm : std::uint8_t { kNone, kDist, kRankFiles };
+
 /// What a format is like: all that operations and commands ask instead of comparing ids.
 struct Capabilities {
   bool reads = true;
@@ -152,8 +154,9 @@ struct Capabilities {
       false;  // writes groups with lists of members: flattened ones are grouped first
   /// A mesh dim "vpp" counts model chunks of a rank, and is no dim of ranks.
   bool has_model_chunks = false;
-  /// The two halves of a gated matrix (SwiGLU) are one tensor.
-  bool joins_gates = false;
+  /// Which of Megatron's two forms it keeps. Both have the two halves of a gated matrix (SwiGLU) as
+  /// one tensor; generators of random numbers, masters and groups lie otherwise in each.
+  MegatronForm megatron = MegatronForm::kNone;
 
   // Where its files lie.
   bool is_container = false;     // knows what the bytes are: gives way to who knows what they mean

@@ -23,7 +23,7 @@ class MegatronDistDriver final : public FormatDriver {
     made.keeps_opaque = true;
     made.joins_value_dicts = true;
     made.has_model_chunks = true;
-    made.joins_gates = true;
+    made.megatron = MegatronForm::kDist;
     made.lists_contents = true;
     made.has_sum_list = true;
     made.pointer = kTracker;

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/format/megatron_dist/sharded_object.h"
+#include "lib/state/sharded_object.h"
 
 namespace tessera::megatron_dist {
 namespace {

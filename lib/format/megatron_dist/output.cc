@@ -18,13 +18,13 @@
 #include "lib/format/megatron_dist/bucket_space.h"
 #include "lib/format/megatron_dist/config.h"
 #include "lib/format/megatron_dist/parts.h"
-#include "lib/format/megatron_dist/sharded_object.h"
 #include "lib/format/megatron_torch/args.h"
 #include "lib/format/megatron_torch/bucket_names.h"
 #include "lib/format/megatron_torch/model_names.h"
 #include "lib/format/megatron_torch/tp_rule.h"
 #include "lib/format/torch_files/archive_draft.h"
 #include "lib/format/value_policy.h"
+#include "lib/state/sharded_object.h"
 
 namespace tessera::megatron_dist {
 namespace {

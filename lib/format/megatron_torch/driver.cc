@@ -25,7 +25,7 @@ class MegatronTorchDriver final : public ArchiveDriver {
     made.groups_optimizers = true;
     made.names_optimizers = true;
     made.has_model_chunks = true;
-    made.joins_gates = true;
+    made.megatron = MegatronForm::kRankFiles;
     made.pointer = kTracker;
     static constexpr const FormatOption* kReads[] = {&kAssumePlainFlag};
     static constexpr const FormatOption* kWrites[] = {&kMeshFlag, &kPlacementsFlag, &kReplicateFlag,

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/format/megatron_dist.h>
 #include <tessera/format/megatron_torch.h>
 #include <tessera/format/registry.h>
 #include <tessera/format/safetensors.h>
@@ -389,7 +388,7 @@ void Conversion::transform() {
                                  std::make_move_iterator(done.applied.begin()),
                                  std::make_move_iterator(done.applied.end()));
   const bool as_it_stands = report_.from == report_.to && !transformations_.rules;
-  if (driver_->capabilities().joins_gates && !as_it_stands)
+  if (driver_->capabilities().megatron != MegatronForm::kNone && !as_it_stands)
     refuse_halves(source_.manifest, report_.to);
   book_transformations();
 }
@@ -397,10 +396,10 @@ void Conversion::transform() {
 /// What Megatron keeps otherwise in one of its two formats than in the other.
 void Conversion::take_megatron_form(const ResultRanks& ranks) {
   Manifest& manifest = source_.manifest;
-  const FormatDriver *const from = source_.driver, *const dist = &megatron_dist_driver(),
-                            *const files = &megatron_torch_driver();
-  if (driver_ == dist) {
-    if (from == files) {
+  const MegatronForm from = source_.driver->capabilities().megatron,
+                     to = driver_->capabilities().megatron;
+  if (to == MegatronForm::kDist) {
+    if (from == MegatronForm::kRankFiles) {
       random_states_to_objects(manifest, ranks);
       name_further_layers(manifest, /*of_rank_files=*/false);
       if (transformations_.rules)
@@ -408,7 +407,7 @@ void Conversion::take_megatron_form(const ResultRanks& ranks) {
     }
     say_fully_reshardable(manifest);
     if (transformations_.rules) say_gates_are_whole(manifest);
-  } else if (driver_ == files && from == dist) {
+  } else if (to == MegatronForm::kRankFiles && from == MegatronForm::kDist) {
     random_states_to_ranks(manifest, ranks);
     name_further_layers(manifest, /*of_rank_files=*/true);
     name_optimizer_as_rank_files(manifest);

@@ -13,15 +13,12 @@
 #include <set>
 #include <utility>
 
-#include "lib/format/megatron_dist/sharded_object.h"
 #include "lib/format/megatron_torch/args.h"
 #include "lib/state/edit/take_out.h"
+#include "lib/state/sharded_object.h"
 
 namespace tessera {
 namespace {
-
-using megatron_dist::parse_sharded_object;
-using megatron_dist::ShardedObject;
 
 /// Sizes of the mesh dims that Megatron's own state depends on.
 struct Sizes {

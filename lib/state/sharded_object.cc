@@ -1,13 +1,13 @@
-#include "lib/format/megatron_dist/sharded_object.h"
+#include "lib/state/sharded_object.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
 
-namespace tessera::megatron_dist {
+namespace tessera {
 namespace {
 
-constexpr std::int64_t kMostPlaces = std::int64_t{1} << 31;  // of all dims together: ranks
+constexpr std::int64_t kMostOfGrid = std::int64_t{1} << 31;  // of all dims together: ranks
 
 /// "0.12" -> {0, 12}; empty: not of this form.
 std::vector<std::int64_t> counters(std::string_view text) {
@@ -52,7 +52,7 @@ std::optional<ShardedObject> parse_sharded_object(std::string_view name) {
                        counters(rest.substr(bar + 1))};
   std::int64_t places = 1;
   for (const std::int64_t size : object.grid) {
-    if (size == 0 || size > kMostPlaces / places) return std::nullopt;
+    if (size == 0 || size > kMostOfGrid / places) return std::nullopt;
     places *= size;
   }
   if (object.grid.empty()) return std::nullopt;
@@ -64,4 +64,4 @@ std::optional<ShardedObject> parse_sharded_object(std::string_view name) {
   return object;
 }
 
-}  // namespace tessera::megatron_dist
+}  // namespace tessera

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tessera::megatron_dist {
+namespace tessera {
 
 struct ShardedObject {
   std::string_view key;  // "rng_state"; a view of the parsed name
@@ -25,4 +25,4 @@ struct ShardedObject {
 /// nullopt: another name, or numbers that are no place of a grid.
 std::optional<ShardedObject> parse_sharded_object(std::string_view name);
 
-}  // namespace tessera::megatron_dist
+}  // namespace tessera
