@@ -14,6 +14,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "lib/format/deepspeed_zero/stacked_experts.h"
 #include "lib/format/nanotron/slices.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/sample_case.h"
@@ -286,6 +287,87 @@ TEST_CASE("experts are written as the ranks that share them keep them") {
   CHECK(stage_3.code == Code::kUnsupported);
   CHECK_THAT(stage_3.message, Contains("stages 1 and 2"));
   CHECK(moe.convert_to("/universal", 1, "deepspeed-universal").code == Code::kUnsupported);
+}
+
+TEST_CASE("experts that DeepSpeed stacked are read whole, at every stage") {
+  for (const char* name : {"deepspeed_autoep", "deepspeed_autoep_zero3"}) {
+    CAPTURE(name);
+    Case moe(name, "ckpt");
+    const Tensors found = moe.read();
+    CHECK(moe.missed(found) == Tensors{});
+    // The router's second name is the router.
+    CHECK(found.at("model.model.layers.1.mlp.gate.gate.weight") ==
+          found.at("model.model.layers.1.mlp.router.gate.weight"));
+    const OpenedCheckpoint opened = open_checkpoint(moe.fs, "/source");
+    const auto optims = canonical_optim_states(opened.manifest, find_roles(opened.manifest.state));
+    REQUIRE(optims.size() == 1);
+    CHECK(optims[0].issues.empty());
+    REQUIRE(optims[0].groups.size() == 2);
+    CHECK(optims[0].groups[1].members.size() == 2 * 3);
+    REQUIRE(
+        moe.convert_to("/dcp", 3, "torch-dcp", [](ConvertOptions& o) { o.verify = true; }).code ==
+        Code::kOk);
+    CHECK(moe.read("/dcp") == found);
+    for (const char* format : {"deepspeed-zero", "deepspeed-universal"}) {
+      const Status refused = moe.convert_to("/ds", 1, format);
+      CHECK(refused.code == Code::kUnsupported);
+      CHECK_THAT(refused.message, Contains("AutoEP"));
+    }
+  }
+}
+
+TEST_CASE("experts that ranks hold in another order are refused by what they are") {
+  const auto layers = [](std::vector<std::int64_t> first, std::vector<std::int64_t> second) {
+    const auto rank = [](std::int64_t number, const std::vector<std::int64_t>& experts) {
+      ValueList list;
+      for (const std::int64_t expert : experts) list.push_back(Value::integer(expert));
+      return Value::dict({{Value::string("rank"), Value::integer(number)},
+                          {Value::string("experts"), Value::list(std::move(list))}});
+    };
+    const Value placement =
+        Value::dict({{Value::string("ranks"), Value::list({rank(0, first), rank(1, second)})}});
+    const Value layer =
+        Value::dict({{Value::string("num_experts"), Value::integer(4)},
+                     {Value::string("ep_size"), Value::integer(2)},
+                     {Value::string("expert_placement"), placement},
+                     {Value::string("expert_key_prefix"), Value::string("l.0.mlp.experts")}});
+    return Value::dict({{Value::string("ds_autoep_layers"), Value::list({layer})}});
+  };
+  const Value healthy = layers({0, 1}, {2, 3});
+  const deepspeed::StackedExperts stacked{Field(healthy)};
+  CHECK(stacked.count("l.0.mlp.experts.w1") == 4);
+  CHECK(!stacked.count("l.1.mlp.experts.w1"));
+  CHECK(!stacked.count("l.0.mlp.experts.w1.3"));
+  CHECK(stacked.row("l.0.mlp.experts.w1.3") == std::pair(std::string("l.0.mlp.experts.w1"), 3L));
+  CHECK(!stacked.row("l.0.mlp.experts.w1.4"));
+  CHECK(stacked.router("l.0.mlp.gate.gate.weight") == "l.0.mlp.router.gate.weight");
+  CHECK(!stacked.router("l.0.mlp.experts.w1"));
+  CHECK(!stacked.router("l.0.mlp.router.gate.weight"));
+  CHECK(!stacked.router("l.0.self_attn.gate.weight"));
+  for (const Value& odd : {layers({0, 2}, {1, 3}), layers({2, 3}, {0, 1}), layers({0, 1}, {2})}) {
+    try {
+      deepspeed::StackedExperts{Field(odd)};
+      FAIL("taken");
+    } catch (const Error& error) {
+      CHECK(error.code() == Code::kUnsupported);
+      CHECK_THAT(error.status().message, Contains("AutoEP"));
+    }
+  }
+}
+
+TEST_CASE("a lost file of stacked experts, and a lost rank, are findings") {
+  for (const char* lost : {"layer_0_expert_2_mp_rank_00_model_states.pt",
+                           "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"}) {
+    CAPTURE(lost);
+    Case moe("deepspeed_autoep", "ckpt");
+    moe.fs.remove_file("/source/global_step2/" + std::string(lost));
+    OpenOptions tolerant;
+    tolerant.read.tolerate_damage = true;
+    OpenedCheckpoint opened = open_checkpoint(moe.fs, "/source", tolerant);
+    CHECK(std::ranges::any_of(opened.manifest.notes, [](const Note& note) {
+      return note.code == Finding::kMissingFile && note.severity == Severity::kError;
+    }));
+  }
 }
 
 TEST_CASE("experts without ZeRO are read with their state, by names that each share's ids are") {

@@ -137,6 +137,44 @@ TEST_CASE("experts: the hub's names become every side of a family, and come back
   }
 }
 
+TEST_CASE("experts: DeepSpeed's AutoEP has gate and up apart, the router twice, and comes back") {
+  const std::string family = GENERATE("qwen3-moe", "mixtral");
+  INFO(family);
+  MemoryFileSystem fs;
+  const std::string hub = hub_state(fs, family);
+  apply(fs, hub, "/stacked.pt", family + ":stacked" + numbers_of(family));
+  apply(fs, hub, "/autoep.pt", family + ":autoep" + numbers_of(family));
+  OpenedCheckpoint stacked = open_checkpoint(fs, "/stacked.pt");
+  OpenedCheckpoint autoep = open_checkpoint(fs, "/autoep.pt");
+  stacked.locate_all({});
+  autoep.locate_all({});
+  int layers = 0;
+  for (const auto& [fqn, shape] : parameter_shapes(stacked.manifest)) {
+    if (!fqn.ends_with("experts.gate_up_proj")) continue;
+    const std::string layer = "model." + fqn.substr(0, fqn.find("experts."));
+    const auto both = stacked.read<float>("model." + fqn);
+    const auto gate = autoep.read<float>(layer + "experts.w1");
+    const auto up = autoep.read<float>(layer + "experts.w3");
+    const auto half = static_cast<std::size_t>(shape[1] / 2 * shape[2]);
+    REQUIRE(both.size() == gate.size() + up.size());
+    REQUIRE(gate.size() == up.size());
+    for (std::size_t i = 0; i < gate.size(); ++i) {
+      const std::size_t expert = i / half * 2 * half, within = i % half;
+      REQUIRE(gate[i] == both[expert + within]);
+      REQUIRE(up[i] == both[expert + half + within]);
+    }
+    CHECK(autoep.read<float>(layer + "experts.w2") ==
+          stacked.read<float>(layer + "experts.down_proj"));
+    const auto router = stacked.read<float>(layer + "gate.weight");
+    CHECK(autoep.read<float>(layer + "router.gate.weight") == router);
+    CHECK(autoep.read<float>(layer + "gate.gate.weight") == router);
+    ++layers;
+  }
+  CHECK(layers > 0);
+  apply(fs, "/autoep.pt", "/back.pt", family + numbers_of(family));
+  CHECK(content_at(fs, "/back.pt").tensors == content_at(fs, hub).tensors);
+}
+
 TEST_CASE("experts: every side becomes every other", "[wide]") {
   const auto* family = GENERATE("qwen3-moe", "mixtral", "gpt-oss", "glm4-moe", "deepseek-v3");
   INFO(family);

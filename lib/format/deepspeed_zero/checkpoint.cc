@@ -226,9 +226,11 @@ class CheckpointOpener {
     const OptimFile& first = c_.first_rank();
     const auto& shapes = c_.model.param_shapes;
     const std::vector<std::int64_t> over = ranks_of_groups(first);
-    c_.parameters = c_.stage == 3  ? places_of_stage_3(shapes, sizes)
-                    : over.empty() ? places_of_stage_2(shapes, first.alignment, sizes)
-                                   : places_with_experts(shapes, first.alignment, over, sizes);
+    const StackedExperts& stacked = c_.model.stacked;
+    c_.parameters = c_.stage == 3 ? places_of_stage_3(shapes, sizes, over, stacked)
+                    : over.empty()
+                        ? places_of_stage_2(shapes, first.alignment, sizes)
+                        : places_with_experts(shapes, first.alignment, over, stacked, sizes);
     add_empty_parameters(first);
     if (!c_.parameters.empty() && first.fp32.empty())
       fail(Code::kCorrupt, "there are parameters, but no flat buffers");
@@ -238,14 +240,26 @@ class CheckpointOpener {
           fail(Code::kCorrupt,
                fmt::format("param_shapes lists \"{}\" twice", printable(c_.parameters[i].name)));
         });
+    share_routers();
+  }
+
+  /// A router's second name is in the module alone.
+  void share_routers() {
+    if (c_.model.stacked.empty()) return;
+    for (const NamedTensor& item : c_.model.module)
+      if (const auto router = c_.model.stacked.router(item.name);
+          router && c_.trained.contains(*router) && !c_.trained.contains(item.name) &&
+          !c_.frozen.contains(item.name) && !c_.model.buffers.contains(item.name))
+        c_.shared.emplace(item.name, *router);
   }
 
   /// Over how many ranks each group is cut, where that is not over all of them: groups of experts.
   std::vector<std::int64_t> ranks_of_groups(const OptimFile& first) {
-    if (c_.stage == 3 || std::ranges::all_of(first.partition_count, [&](std::int64_t count) {
-          return count == c_.world_size();
-        }))
+    if (std::ranges::all_of(first.partition_count,
+                            [&](std::int64_t count) { return count == c_.world_size(); }))
       return {};
+    for (const auto& rank : c_.ranks)
+      if (rank) in_file(c_.path(rank->file), [&] { check_partition_ranks(*rank); });
     return in_file(c_.path(first.file), [&] {
       if (is_round_robin(c_.model.root))
         fail(Code::kUnsupported, "experts whose parameters are dealt out (round_robin_gradients)");
@@ -257,6 +271,21 @@ class CheckpointOpener {
       }
       return first.partition_count;
     });
+  }
+
+  /// Every n-th rank shares a part with this one.
+  void check_partition_ranks(const OptimFile& rank) {
+    for (const std::vector<std::int64_t>& ranks : rank.partition_ranks) {
+      const auto count = static_cast<std::int64_t>(ranks.size());
+      if (count < 1 || c_.world_size() % count != 0)
+        fail(Code::kUnsupported,
+             fmt::format("a sub-group that is cut over {} of {} ranks", count, c_.ranks.size()));
+      const std::int64_t step = c_.world_size() / count;
+      for (std::int64_t i = 0; i < count; ++i)
+        if (ranks[static_cast<std::size_t>(i)] != rank.rank % step + i * step)
+          fail(Code::kUnsupported,
+               "experts that are shared out among ranks in another order than every n-th");
+    }
   }
 
   /// Trained parameters without elements, which stand among the frozen ones.

@@ -165,6 +165,7 @@ ModelFile parse_model_file(const TorchArchive& archive) {
   if (const auto shared = root.find_present(kSharedParams))
     for (const auto& [name, stored] : shared->entries())
       out.shared.emplace_back(name.text(), stored.text());
+  out.stacked = StackedExperts(root);
   if (const auto naming = root.find(kTessera)) out.naming = parse_naming(*naming);
   return out;
 }
@@ -189,8 +190,13 @@ OptimFile parse_optim_file(const TorchArchive& archive) {
   if (const auto count = optimizer.find_present(kPartitionCount))
     out.partition_count =
         count->value().kind() == Value::Kind::kList ? count->counts() : std::vector{count->count()};
-  if (optimizer.find_present(kPartitionGroups))
-    fail(Code::kUnsupported, "experts that are partitioned over groups of their own");
+  if (const auto groups = optimizer.find_present(kPartitionGroups)) {
+    out.partition_count.clear();
+    for (const Field& group : groups->items()) {
+      out.partition_ranks.push_back(group.at("partition_ranks").counts());
+      out.partition_count.push_back(static_cast<std::int64_t>(out.partition_ranks.back().size()));
+    }
+  }
   out.fp32 = tensor_list_of(optimizer.at(out.stage == 3 ? kFp32FlatGroups : kFp32Groups));
   if (const auto paddings = optimizer.find_present(kGroupPaddings))
     out.paddings = paddings->counts();

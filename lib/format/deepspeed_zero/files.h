@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lib/format/deepspeed_zero/names.h"
+#include "lib/format/deepspeed_zero/stacked_experts.h"
 #include "lib/format/deepspeed_zero/values.h"
 #include "lib/format/findings.h"
 
@@ -90,6 +91,7 @@ struct ModelFile {
   std::vector<NamedShape> frozen_shapes;
   std::map<std::string, std::uint32_t> frozen;              // fragments
   std::vector<std::pair<std::string, std::string>> shared;  // name -> name that is stored
+  StackedExperts stacked;
   Value root;
   Naming naming;
 };
@@ -102,8 +104,9 @@ struct OptimFile {
   std::uint32_t file = 0;
   std::int64_t rank = 0;
   std::optional<std::int64_t> stage;          // absent: the bf16 optimizer
-  std::vector<std::int64_t> partition_count;  // one number, or one per group
-  std::vector<std::uint32_t> fp32;            // per group (stage 3: sub-group)
+  std::vector<std::int64_t> partition_count;  // one number, or one per group (stage 3: sub-group)
+  std::vector<std::vector<std::int64_t>> partition_ranks;  // of sub-groups, where they differ
+  std::vector<std::uint32_t> fp32;                         // per group (stage 3: sub-group)
   std::vector<std::int64_t> paddings;
   std::vector<std::vector<std::int64_t>> alignment;
   bool elastic = false;

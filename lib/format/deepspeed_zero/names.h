@@ -82,9 +82,10 @@ inline constexpr std::string_view kTagProvenance = "deepspeed.tag";
 inline constexpr std::string_view kStageProvenance = "deepspeed.zero_stage";
 inline constexpr std::string_view kBf16Provenance = "deepspeed.bf16";
 /// Set where the checkpoint is of a pipeline: how many stages. Set where it has files of experts:
-/// how many ranks share them out.
+/// how many ranks share them out; and whether they are stacked (AutoEP).
 inline constexpr std::string_view kPipelineProvenance = "deepspeed.pipeline_stages";
 inline constexpr std::string_view kExpertProvenance = "deepspeed.expert_ranks";
+inline constexpr std::string_view kStackedProvenance = "deepspeed.stacked_experts";
 
 struct FileName {
   enum class Kind : std::uint8_t {

@@ -160,14 +160,32 @@ namespace {
 /// How many experts of that layer a share has, by the highest number among the names.
 using Shares = std::map<std::string, std::int64_t>;  // by what stands before the number
 
-Shares shares_of(const std::vector<NamedShape>& group) {
+Shares shares_of(const std::vector<NamedShape>& group, const StackedExperts& stacked) {
   Shares shares;
   for (const NamedShape& item : group) {
+    if (stacked.count(item.name)) continue;
     const ExpertName name = expert_name(item.name);
     std::int64_t& count = shares[item.name.substr(0, name.begin)];
     count = std::max(count, name.number + 1);
   }
   return shares;
+}
+
+/// Makes a share's rows those of the whole parameter.
+void stack_rows(TrainedParameter& parameter, const StackedExperts& stacked, std::int64_t share,
+                std::int64_t shares) {
+  const std::int64_t experts = stacked.count(parameter.name).value();
+  const std::int64_t numel = parameter.shape.numel();
+  if (parameter.shape.rank() == 0 || parameter.shape[0] != experts / shares)
+    fail(Code::kCorrupt,
+         fmt::format("\"{}\" of {} experts over {} ranks has shape {}", printable(parameter.name),
+                     experts, shares, parameter.shape.to_string()));
+  if (!checked_mul(numel, shares)) fail(Code::kCorrupt, "the experts have too many elements");
+  parameter.shape[0] = experts;
+  for (FlatRun& run : parameter.runs) {
+    run.begin += share * numel;
+    run.end += share * numel;
+  }
 }
 
 std::string name_of_all(const std::string& name, const Shares& shares, std::int64_t share) {
@@ -183,7 +201,7 @@ std::string name_of_all(const std::string& name, const Shares& shares, std::int6
 std::vector<TrainedParameter> places_with_experts(
     const std::vector<std::vector<NamedShape>>& shapes,
     const std::vector<std::vector<std::int64_t>>& alignment, const std::vector<std::int64_t>& over,
-    const std::vector<std::optional<FlatSizes>>& ranks) {
+    const StackedExperts& stacked, const std::vector<std::optional<FlatSizes>>& ranks) {
   check_counts(shapes.size(), ranks);
   if (over.size() != shapes.size() || (!alignment.empty() && alignment.size() != shapes.size()))
     fail(Code::kCorrupt, fmt::format("partition counts of {} groups and alignment paddings of {} "
@@ -192,7 +210,8 @@ std::vector<TrainedParameter> places_with_experts(
   std::vector<TrainedParameter> out;
   for (std::size_t group = 0; group < shapes.size(); ++group) {
     const auto shares = static_cast<std::int64_t>(ranks.size()) / over[group];
-    const Shares counts = shares > 1 ? shares_of(shapes[group]) : Shares();
+    const Shares counts = shares > 1 ? shares_of(shapes[group], stacked) : Shares();
+    const std::size_t first = out.size();  // of the group
     for (std::int64_t share = 0; share < shares; ++share) {
       std::vector<std::optional<FlatSizes>> sizes;
       for (auto rank = static_cast<std::size_t>(share); rank < ranks.size();
@@ -208,7 +227,16 @@ std::vector<TrainedParameter> places_with_experts(
           run.rank = static_cast<std::size_t>(share) + run.rank * static_cast<std::size_t>(shares);
           run.buffer = group;
         }
-        if (shares > 1) {
+        if (stacked.count(parameter.name)) {
+          stack_rows(parameter, stacked, share, shares);
+          const auto begun = std::find_if(
+              out.begin() + static_cast<std::ptrdiff_t>(first), out.end(),
+              [&](const TrainedParameter& other) { return other.name == parameter.name; });
+          if (begun != out.end()) {
+            begun->runs.insert(begun->runs.end(), parameter.runs.begin(), parameter.runs.end());
+            continue;
+          }
+        } else if (shares > 1) {
           parameter.stored = parameter.name;
           parameter.name = name_of_all(parameter.stored, counts, share);
         }
@@ -219,32 +247,50 @@ std::vector<TrainedParameter> places_with_experts(
   return out;
 }
 
-std::vector<TrainedParameter> places_of_stage_3(
-    const std::vector<std::vector<NamedShape>>& shapes,
-    const std::vector<std::optional<FlatSizes>>& ranks) {
+std::vector<TrainedParameter> places_of_stage_3(const std::vector<std::vector<NamedShape>>& shapes,
+                                                const std::vector<std::optional<FlatSizes>>& ranks,
+                                                const std::vector<std::int64_t>& over,
+                                                const StackedExperts& stacked) {
   const auto world_size = static_cast<std::int64_t>(ranks.size());
+  if (!over.empty() && over.size() != shapes.size())
+    fail(Code::kCorrupt, fmt::format("partition counts of {} sub-groups, param_shapes lists {}",
+                                     over.size(), shapes.size()));
   std::vector<FlatPlaces> of_rank(ranks.size());
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
     if (ranks[rank]) of_rank[rank] = end_to_end(rank, *ranks[rank]);
   std::vector<TrainedParameter> out;
   std::int64_t at = 0;  // of the slice in its rank's buffers
-  for (const std::vector<NamedShape>& group : shapes)
-    for (const FlatParameter& member : members_of(group)) {
+  for (std::size_t group = 0; group < shapes.size(); ++group) {
+    const std::int64_t parts = over.empty() ? world_size : over[group];
+    const std::int64_t shares = world_size / parts;
+    for (const FlatParameter& member : members_of(shapes[group])) {
+      if (shares > 1 && !stacked.count(member.fqn))
+        fail(Code::kUnsupported,
+             fmt::format("\"{}\" is cut over {} of {} ranks, and is no experts' "
+                         "(AutoEP)",
+                         printable(member.fqn), parts, world_size));
       TrainedParameter parameter{member.fqn, member.shape, 0, {}};
-      const std::int64_t numel = member.shape.numel();
-      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        const Slice slice = slice_of(numel, world_size, static_cast<std::int64_t>(rank));
-        if (slice.begin == slice.end) continue;
-        for (FlatRun run : of_rank[rank].cut(at, at + slice.end - slice.begin)) {
-          run.begin += slice.begin;
-          run.end += slice.begin;
-          parameter.runs.push_back(run);
+      for (std::int64_t share = 0; share < shares; ++share) {
+        TrainedParameter rows{member.fqn, member.shape, 0, {}};
+        for (std::int64_t part = 0; part < parts; ++part) {
+          const Slice slice = slice_of(member.shape.numel(), parts, part);
+          if (slice.begin == slice.end) continue;
+          const auto rank = static_cast<std::size_t>(share + part * shares);
+          for (FlatRun run : of_rank[rank].cut(at, at + slice.end - slice.begin)) {
+            run.begin += slice.begin;
+            run.end += slice.begin;
+            rows.runs.push_back(run);
+          }
         }
+        if (stacked.count(member.fqn)) stack_rows(rows, stacked, share, shares);
+        parameter.shape = rows.shape;
+        parameter.runs.insert(parameter.runs.end(), rows.runs.begin(), rows.runs.end());
       }
       if (!parameter.runs.empty()) parameter.flat = parameter.runs.front().buffer;
-      at = bounded_sum(at, slice_of(numel, world_size, 0).room, "the parameters have");
+      at = bounded_sum(at, slice_of(member.shape.numel(), parts, 0).room, "the parameters have");
       out.push_back(std::move(parameter));
     }
+  }
   check_stage_3(at, ranks);
   // A parameter without elements belongs to the buffer of its neighbour.
   for (std::size_t i = 1; i < out.size(); ++i)

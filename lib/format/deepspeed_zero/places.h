@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/format/deepspeed_zero/stacked_experts.h"
 #include "lib/format/deepspeed_zero/values.h"
 #include "lib/layout/flat_places.h"
 
@@ -35,16 +36,20 @@ std::vector<TrainedParameter> places_of_stage_2(
     const std::vector<std::optional<FlatSizes>>& ranks);
 
 /// Stages 1 and 2 with experts. `over`: the number of ranks that each group is cut over. Where
-/// that is W / n, ranks e, e + n, ... hold the e-th share of the experts, whose numbers in `shapes`
-/// count within the share; the names that are returned count all of them. Throws kUnsupported for a
-/// name of such a group without an expert's number.
+/// that is W / n, ranks e, e + n, ... hold the e-th share of the experts: rows of what is `stacked`
+/// (`shapes` has those of a share, what is returned all), or experts of their own, whose numbers in
+/// `shapes` count within the share; the names that are returned count all of them. Throws
+/// kUnsupported for a name of such a group that is neither stacked nor has an expert's number.
 std::vector<TrainedParameter> places_with_experts(
     const std::vector<std::vector<NamedShape>>& shapes,
     const std::vector<std::vector<std::int64_t>>& alignment, const std::vector<std::int64_t>& over,
-    const std::vector<std::optional<FlatSizes>>& ranks);
+    const StackedExperts& stacked, const std::vector<std::optional<FlatSizes>>& ranks);
 
-/// Stage 3. `shapes`: per sub-group.
+/// Stage 3. `shapes`: per sub-group. `over`: as above, for each sub-group; empty: all ranks. Experts
+/// are `stacked` there.
 std::vector<TrainedParameter> places_of_stage_3(const std::vector<std::vector<NamedShape>>& shapes,
-                                                const std::vector<std::optional<FlatSizes>>& ranks);
+                                                const std::vector<std::optional<FlatSizes>>& ranks,
+                                                const std::vector<std::int64_t>& over = {},
+                                                const StackedExperts& stacked = {});
 
 }  // namespace tessera::deepspeed

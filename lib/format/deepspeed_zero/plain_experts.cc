@@ -11,6 +11,7 @@
 
 #include "lib/format/deepspeed_zero/expert_grid.h"
 #include "lib/format/deepspeed_zero/plain_optim.h"
+#include "lib/format/deepspeed_zero/stacked_rows.h"
 #include "lib/format/rank_names.h"
 
 namespace tessera::deepspeed {
@@ -82,15 +83,19 @@ class Reader {
     std::ranges::sort(files, {}, [](const FileName& name) {
       return std::tuple(name.layer, name.expert, name.name);
     });
+    StackedRows rows;
     for (const FileName& name : files) {
       const std::string path = c_.folder.prefix + name.name;
       const auto file = open_or_report(c_.builder, c_.findings, path, "an expert");
       if (!file) continue;
       in_file(path, [&] {
         for (const NamedTensor& item : tensors_of(Field(c_.builder.archive(*file).root)))
-          add_weight(*file, item);
+          if (!rows.take(c_, *file, item)) add_weight(*file, item);
       });
     }
+    rows.each(
+        c_, [&](const std::string& name, const TensorSpec& spec,
+                const std::vector<ArchivePiece>& pieces) { state_.add_model(name, spec, pieces); });
   }
 
   void add_weight(std::uint32_t file, const NamedTensor& item) {

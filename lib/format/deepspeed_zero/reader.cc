@@ -12,6 +12,7 @@
 #include "lib/format/deepspeed_zero/pipeline.h"
 #include "lib/format/deepspeed_zero/plain_experts.h"
 #include "lib/format/deepspeed_zero/plain_optim.h"
+#include "lib/format/deepspeed_zero/stacked_rows.h"
 #include "lib/format/deepspeed_zero/state_assembler.h"
 #include "lib/format/torch_files/archive_names.h"
 
@@ -60,6 +61,7 @@ class ZeroReader {
   /// Trained experts have their fp32 weights in the optimizer's files, and copies in files of their
   /// own; others are in the latter alone.
   void add_other_experts() {
+    StackedRows rows;
     for (const FileName& name : c_.folder.foreign) {
       const std::string path = c_.folder.prefix + name.name;
       if (name.kind != FileName::Kind::kExpert || !path.ends_with("model_states.pt")) continue;
@@ -67,6 +69,7 @@ class ZeroReader {
       if (!file) continue;
       in_file(path, [&] {
         for (const NamedTensor& item : tensors_of(Field(c_.builder.archive(*file).root))) {
+          if (rows.take(c_, *file, item)) continue;
           if (const auto known = c_.trained.find(item.name); known != c_.trained.end()) {
             state_.keep_module_copy(*file, item, c_.master_type(c_.parameters[known->second]));
             continue;
@@ -77,6 +80,13 @@ class ZeroReader {
         }
       });
     }
+    rows.each(c_, [&](const std::string& name, const TensorSpec& spec,
+                      const std::vector<ArchivePiece>& pieces) {
+      if (const auto known = c_.trained.find(name); known != c_.trained.end())
+        state_.keep_module_copy(name, spec, pieces, c_.master_type(c_.parameters[known->second]));
+      else
+        state_.add_model(name, spec, pieces);
+    });
   }
 
   /// DeepSpeed itself saves no experts of its own under stage 3.
@@ -180,13 +190,19 @@ class ZeroReader {
     if (module) state_.keep_module_copy(c_.model.file, *module, master);
   }
 
+  /// Notes what a writer of this format asks for.
+  void note_experts(Manifest& manifest) {
+    if (!has_experts(c_.folder) && c_.model.stacked.empty()) return;
+    manifest.provenance[std::string(kExpertProvenance)] = fmt::format("{}", c_.expert_ranks);
+    if (!c_.model.stacked.empty()) manifest.provenance[std::string(kStackedProvenance)] = "true";
+  }
+
   std::string describe() {
     Manifest& manifest = c_.builder.manifest();
     const std::string by = note_version(manifest, c_.model.root);
     if (!c_.folder.tag.empty()) manifest.provenance[std::string(kTagProvenance)] = c_.folder.tag;
     if (c_.ranks.empty()) {
-      if (has_experts(c_.folder))
-        manifest.provenance[std::string(kExpertProvenance)] = fmt::format("{}", c_.expert_ranks);
+      note_experts(manifest);
       const Value* recorded = c_.model.root.find(kDpWorldSize);
       if (recorded && recorded->is_int() && recorded->as_int() > 0) {
         manifest.world_size = recorded->as_int();
@@ -198,8 +214,7 @@ class ZeroReader {
     manifest.provenance[std::string(kBf16Provenance)] =
         c_.folder.optims.begin()->second.bf16 ? "true" : "false";
     manifest.world_size = static_cast<std::int64_t>(c_.ranks.size());
-    if (has_experts(c_.folder))
-      manifest.provenance[std::string(kExpertProvenance)] = fmt::format("{}", c_.expert_ranks);
+    note_experts(manifest);
     manifest.world_size_source =
         fmt::format("partition_count of {} optimizer files", c_.folder.optims.size());
     return fmt::format(

@@ -47,6 +47,8 @@ std::string unwritten_engine(const Manifest& source, std::string_view format, in
     return fmt::format("a DeepSpeed pipeline (written as stage {}, its own)", own);
   }
   if (expert_ranks(source) == 0) return "";
+  if (source.provenance.contains(std::string(kStackedProvenance)))
+    return "a DeepSpeed engine with AutoEP";
   if (zero && !source.provenance.contains(std::string(kStageProvenance)))
     return "a DeepSpeed engine with experts and without ZeRO";
   if (zero && stage < 3) return "";

@@ -121,10 +121,15 @@ void StateAssembler::add_derived_fp32(std::uint32_t file, const NamedTensor& ite
 
 void StateAssembler::keep_module_copy(std::uint32_t file, const NamedTensor& item, DType master) {
   const ArchiveTensor& stored = builder_.archive(file).tensors.at(item.tensor);
-  if (stored.dtype == master) return;
   const ArchivePiece piece = whole_piece_of(stored, file, item.tensor);
-  const Path path = path_of({std::string(kCopyPrefix) + item.name});
-  const std::uint32_t number = builder_.add_tensor(path, {stored.dtype, stored.shape}, {&piece, 1});
+  keep_module_copy(item.name, {stored.dtype, stored.shape}, {&piece, 1}, master);
+}
+
+void StateAssembler::keep_module_copy(const std::string& name, const TensorSpec& spec,
+                                      std::span<const ArchivePiece> pieces, DType master) {
+  if (spec.dtype == master) return;
+  const Path path = path_of({std::string(kCopyPrefix) + name});
+  const std::uint32_t number = builder_.add_tensor(path, spec, pieces);
   builder_.tensor(number).embedded = true;
   builder_.manifest().state.entries.pop_back();
 }

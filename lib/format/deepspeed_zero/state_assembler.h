@@ -42,6 +42,9 @@ class StateAssembler {
   /// The module's copy of a trained weight, when it has another type than the master: no leaf, but
   /// there for a writer of this format (module_copies()).
   void keep_module_copy(std::uint32_t file, const NamedTensor& item, DType master);
+  /// The same of a copy in several pieces.
+  void keep_module_copy(const std::string& name, const TensorSpec& spec,
+                        std::span<const ArchivePiece> pieces, DType master);
   /// `options` with `params` replaced by names.
   void add_group(std::uint32_t file, std::size_t index, const Value& options,
                  const std::vector<std::string>& members, const Value& step);
