@@ -133,6 +133,57 @@ TEST_CASE("a reshard of a trainer's folder is such a folder again, with what lie
   }
 }
 
+TEST_CASE("several models of a run are one state, each with its optimizer") {
+  MemoryFileSystem fs;
+  load_sample(fs, "hf-trainer/llama_adamw");
+  const auto put = [&](const char* from, const char* to) {
+    fs.write_file(std::string("/source/") + to, fs.read_file(std::string("/source/") + from));
+  };
+  // As accelerate's save_state numbers them.
+  put("model.safetensors", "model_1.safetensors");
+  put("optimizer.pt", "optimizer_1.pt");
+  put("scheduler.pt", "scheduler_1.pt");
+  OpenedCheckpoint opened = open_checkpoint(fs, "/source");
+  CHECK(opened.driver->id() == "hf-trainer");
+  CHECK(opened.notes.empty());
+  const std::vector<OptimState> found =
+      canonical_optim_states(opened.manifest, find_roles(opened.manifest.state));
+  REQUIRE(found.size() == 2);
+  const Names want = expected_ids("hf-trainer/llama_adamw");
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    CHECK(found[i].root == (i == 0 ? "optimizer" : "optimizer_1"));
+    CHECK(found[i].issues.empty());
+    CHECK(found[i].parameters.size() == want.size());
+    for (const OptimParameter& p : found[i].parameters) {
+      CHECK(p.fqn == want.at(p.stored_key));
+      REQUIRE(p.weight != kNoTensor);
+      CHECK(opened.manifest.tensors[p.weight].name == (i == 0 ? "model." : "model_1.") + p.fqn);
+    }
+  }
+  opened.locate_all({});
+  const auto content = content_of(opened.manifest, *opened.directory);
+  CHECK(content.contains("model_1.model.norm.weight"));
+  CHECK(content.contains("optimizer_1.state.0.exp_avg"));
+
+  ConvertOptions options = convert_options("/source", "/again", 1);
+  options.verify = true;
+  CHECK(convert(fs, options).balance.left_out().empty());
+  for (const char* file : {"model.safetensors", "model_1.safetensors", "optimizer.pt",
+                           "optimizer_1.pt", "scheduler.pt", "scheduler_1.pt"}) {
+    INFO(file);
+    CHECK(fs.stat(std::string("/again/") + file));
+  }
+  OpenedCheckpoint again = open_checkpoint(fs, "/again");
+  again.locate_all({});
+  CHECK(content_of(again.manifest, *again.directory) == content);
+  ConvertOptions sharded = convert_options("/source", "/dcp", 2, "torch-dcp");
+  sharded.verify = true;
+  CHECK(convert(fs, sharded).balance.left_out().empty());
+  OpenedCheckpoint dcp = open_checkpoint(fs, "/dcp");
+  dcp.locate_all({});
+  CHECK(content_of(dcp.manifest, *dcp.directory) == content);
+}
+
 TEST_CASE("a trainer's folder made of another format has the ids that the trainer gave") {
   for (const std::string& name : sample_names("hf-trainer")) {
     for (const OptimKeys keys : {OptimKeys::kFqn, OptimKeys::kKeep}) {

@@ -5,7 +5,9 @@
 #include <tessera/state/roles.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -57,10 +59,17 @@ class PlanBuilder {
       : source_(source), request_(request) {}
 
   OutputPlan build() {
+    find_keys();
     check_state();
-    OutputPlan plan =
-        by_name_ ? archive({std::string(kFsdpWeights), std::string(kModel)}) : weights();
-    for (StateFile file : state_files()) {
+    OutputPlan plan;
+    for (const std::string& key : keys_) {
+      const auto number = number_of(key, kModel);
+      if (!number) continue;
+      OutputPlan part =
+          by_name_ ? archive({numbered(kFsdpWeights, *number), key}) : weights(key, *number);
+      plan = *number == 0 ? std::move(part) : join_plans(std::move(plan), std::move(part));
+    }
+    for (StateFile file : state_files(keys_)) {
       if (!has(file.key)) continue;
       file.file = file_name(file);
       plan = join_plans(std::move(plan), archive(file));
@@ -70,6 +79,16 @@ class PlanBuilder {
   }
 
  private:
+  /// The keys at the top, a model's by their numbers.
+  void find_keys() {
+    for (const StateEntry& entry : source_.state.entries)
+      if (std::string key(top_of(entry.path)); std::ranges::find(keys_, key) == keys_.end())
+        keys_.push_back(std::move(key));
+    std::ranges::stable_sort(keys_, {}, [](const std::string& key) {
+      return number_of(key, kModel).value_or(std::numeric_limits<std::uint64_t>::max());
+    });
+  }
+
   bool has(std::string_view key) const {
     return std::ranges::any_of(source_.state.entries,
                                [&](const StateEntry& entry) { return top_of(entry.path) == key; });
@@ -78,9 +97,10 @@ class PlanBuilder {
   /// As its folder had it: Trainer and accelerate give the files other suffixes. An optimizer by
   /// names is FSDP's, whose file has one name.
   std::string file_name(const StateFile& file) const {
-    if (file.key == kOptimizer && by_name_) return "optimizer.bin";
+    const auto optimizer = number_of(file.key, kOptimizer);
+    if (optimizer && by_name_) return numbered("optimizer.bin", *optimizer);
     const auto recorded = source_.provenance.find(std::string(kFileOf) + file.key);
-    const bool as_source = was_by_name() == by_name_ || file.key != kOptimizer;
+    const bool as_source = was_by_name() == by_name_ || !optimizer;
     return recorded != source_.provenance.end() && as_source ? recorded->second : file.file;
   }
   bool was_by_name() const {
@@ -97,8 +117,10 @@ class PlanBuilder {
     by_name_ = std::ranges::all_of(roles.optimizers, [](const OptimizerRoot& optimizer) {
       return optimizer.dialect == OptimDialect::kByFqn;
     });
-    std::set<std::string, std::less<>> places = {std::string(kModel)};
-    for (const StateFile& file : state_files()) places.insert(file.key);
+    std::set<std::string, std::less<>> places;
+    for (const std::string& key : keys_)
+      if (number_of(key, kModel)) places.insert(key);
+    for (const StateFile& file : state_files(keys_)) places.insert(file.key);
     for (const StateEntry& entry : source_.state.entries)
       if (!places.contains(top_of(entry.path)))
         fail(Code::kUnsupported,
@@ -106,8 +128,8 @@ class PlanBuilder {
              "leave it out with --exclude, or use --to torch-dcp");
   }
 
-  OutputPlan weights() const {
-    Manifest part = part_below(source_, kModel);
+  OutputPlan weights(const std::string& key, std::uint64_t number) const {
+    Manifest part = part_below(source_, key);
     part.format = "safetensors";
     // Hugging Face's loaders ask for it.
     part.provenance[std::string(st::kProvenancePrefix) + "format"] = "pt";
@@ -115,7 +137,7 @@ class PlanBuilder {
     for (StateEntry& entry : part.state.entries)
       if (entry.value.is_tensor()) entry.path = {key_item(entry.name)};
     part.state.containers.clear();
-    const std::string prefix = std::string(kModel) + ".";
+    const std::string prefix = key + ".";
     const auto inner = [&](const Alias& alias) -> std::optional<Alias> {
       if (!alias.first.starts_with(prefix) || !alias.second.starts_with(prefix))
         return std::nullopt;
@@ -130,7 +152,8 @@ class PlanBuilder {
     const bool adapter = std::ranges::all_of(part.state.entries, [](const StateEntry& entry) {
       return entry.name.starts_with(kAdapterPrefix);
     });
-    plan.files.at(0).path = adapter ? "adapter_model.safetensors" : "model.safetensors";
+    plan.files.at(0).path =
+        numbered(adapter ? "adapter_model.safetensors" : "model.safetensors", number);
     return plan;
   }
 
@@ -146,6 +169,7 @@ class PlanBuilder {
 
   const Manifest& source_;
   const TargetRequest& request_;
+  std::vector<std::string> keys_;
   bool by_name_ = false;  // as FSDP has it with FULL_STATE_DICT
 };
 

@@ -62,18 +62,25 @@ bool put_in_model_order(Manifest& weights, std::string_view type) {
   return true;
 }
 
-Manifest read_weights(const StateFolder& folder, const Place& place, const ReadOptions& options) {
+/// Those of one model: of several each has one file.
+Manifest read_weights(const StateFolder& folder, const std::string& file, const Place& place,
+                      const ReadOptions& options) {
   Place at = place;
   if (folder.is_safetensors) {
+    if (!folder.more_weights.empty()) at.file = file;
     Manifest weights = st::read_manifest(at, options);
     if (st::looks_like_delta(weights)) st::refuse_delta({});
     return weights;
   }
-  at.file = folder.weights;
+  at.file = file;
   Manifest weights = torch_save::read_manifest(at, options);
   // Its reader names the trainer's files as no shards, which here are read.
+  const auto is_read = [&](const std::vector<StateFile>& files, const Note& note) {
+    return std::ranges::find(files, note.file, &StateFile::file) != files.end();
+  };
   std::erase_if(weights.notes, [&](const Note& note) {
-    return std::ranges::find(folder.files, note.file, &StateFile::file) != folder.files.end();
+    return is_read(folder.files, note) || is_read(folder.more_weights, note) ||
+           note.file == folder.weights;
   });
   return weights;
 }
@@ -104,17 +111,23 @@ Manifest read_manifest(const Place& place, const ReadOptions& options) {
          "it is no folder of Hugging Face's Trainer: weights of one model beside optimizer.pt",
          "leave out --from");
   std::vector<PartManifest> parts;
-  parts.push_back({"", read_weights(*folder, place, options), "model"});
+  parts.push_back(
+      {"", read_weights(*folder, folder->weights, place, options), std::string(kModel)});
+  for (const auto& [file, key] : folder->more_weights)
+    parts.push_back({"", read_weights(*folder, file, place, options), key});
   std::string written = parts[0].manifest.dialect;
-  const bool in_order = !folder->is_safetensors ||
-                        put_in_model_order(parts[0].manifest, model_type(*place.directory));
+  bool in_order = true;
+  for (PartManifest& part : parts)
+    in_order = (!folder->is_safetensors ||
+                put_in_model_order(part.manifest, model_type(*place.directory))) &&
+               in_order;
   parts.push_back({"", read_files(*folder, place, options), ""});
   Manifest whole = merge_parts(std::move(parts));
   whole.format = "hf-trainer";
   whole.dialect =
       fmt::format("Hugging Face Trainer, {} ({}) beside {}",
                   folder->is_adapter ? "an adapter" : "weights", written, folder->files[0].file);
-  whole.provenance[std::string(kFileOf) + "model"] = folder->weights;
+  whole.provenance[std::string(kFileOf) + std::string(kModel)] = folder->weights;
   for (const StateFile& file : folder->files)
     whole.provenance[std::string(kFileOf) + file.key] = file.file;
   if (!in_order) set_order_of_names(whole);

@@ -1,5 +1,6 @@
 #pragma once
-// The folder as one state: {"model": ..., "optimizer": ..., "scheduler": ..., "scaler": ...}.
+// The folder as one state: {"model": ..., "optimizer": ..., "scheduler": ..., "scaler": ...}; of several
+// models or optimizers the further ones below "model_1", "optimizer_1", ...
 #include <tessera/format/format_driver.h>
 
 namespace tessera::hf_trainer {

@@ -20,6 +20,7 @@
 #include "lib/ops/open/beside.h"
 #include "lib/ops/open/damage_elsewhere.h"
 #include "lib/ops/open/dequantize.h"
+#include "lib/ops/open/part_folders.h"
 #include "lib/ops/open/path_resolve.h"
 #include "lib/ops/open/rank_parts.h"
 #include "lib/ops/open/sealed_directory.h"
@@ -116,7 +117,10 @@ class ManifestReader {
         }
       });
     }
-    if (!parts[0].folder.empty()) return merge_parts(std::move(parts));
+    if (!parts[0].folder.empty()) {
+      for (PartManifest& part : parts) number_root(part.manifest, part.folder, whole.parts[0]);
+      return merge_parts(std::move(parts));
+    }
     return join_rank_files(whole, std::move(parts));
   }
 
