@@ -208,6 +208,40 @@ std::optional<IdAnswer> by_own_name(const Roles& roles, std::int32_t root,
   return IdAnswer{weights, {{static_cast<std::int64_t>(*longest)}, true, true}, ""};
 }
 
+/// Tensors that stand by themselves where the optimizer does, and have the shape of its one id: SAC's
+/// `log_alpha`.
+std::vector<OptimWeight> tensors_beside(const Manifest& manifest, const Roles& roles,
+                                        std::int32_t root, const std::optional<Shape>& shape) {
+  const std::string& optimizer = roles.optimizers[static_cast<std::size_t>(root)].name;
+  const std::string folder = optimizer.substr(0, optimizer.rfind('.') + 1);
+  std::vector<OptimWeight> found;
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const StateEntry& entry = manifest.state.entries[i];
+    if (!entry.value.is_tensor() || roles.entries[i].root >= 0) continue;
+    const std::string_view name = entry.name;
+    const bool at_top = entry.path.size() <= 1 && name.find('.') == name.npos;
+    const bool beside = entry.path.size() == 2 && !folder.empty() && name.starts_with(folder) &&
+                        name.find('.', folder.size()) == name.npos;
+    if (!at_top && !beside) continue;
+    const std::uint32_t tensor = entry.value.tensor_index();
+    const TensorSpec& spec = manifest.tensors[tensor].spec;
+    if (!is_floating(spec.dtype) || (shape ? spec.shape != *shape : spec.shape.numel() != 1))
+      continue;
+    const bool is_weight = roles.entries[i].role == Role::kModel;
+    found.push_back({is_weight ? std::string(roles.entries[i].fqn) : std::string(name), i, tensor});
+  }
+  return found;
+}
+
+/// An optimizer of one parameter that is called by a tensor beside it.
+std::optional<IdAnswer> by_tensor_name(const Roles& roles, std::int32_t root,
+                                       const std::vector<OptimWeight>& tensors) {
+  const std::string& name = roles.optimizers[static_cast<std::size_t>(root)].name;
+  const auto is_its = [&](const OptimWeight& tensor) { return trains_tensor(name, tensor.fqn); };
+  if (std::ranges::count_if(tensors, is_its) != 1) return std::nullopt;
+  return IdAnswer{{*std::ranges::find_if(tensors, is_its)}, {{0}, true, true}, ""};
+}
+
 /// The unit that is the optimizer's among those that its ids fit, and whether another could be:
 /// the one of its name, else the first that no other optimizer has.
 std::pair<const Unit*, bool> choose(const Roles& roles, std::int32_t root,
@@ -231,24 +265,10 @@ std::pair<const Unit*, bool> choose(const Roles& roles, std::int32_t root,
   return {free == fitting.end() ? fitting[0] : *free, fitting.size() == 1};
 }
 
-}  // namespace
-
-std::optional<Shape> shape_by_state(const Manifest& manifest, const OptimState& optim,
-                                    const OptimParameter& parameter) {
-  std::vector<std::pair<std::string_view, Shape>> leaves;
-  for (const OptimLeaf& leaf : parameter.leaves) {
-    const LeafCut cut = optim.cut_of(parameter, leaf.name);
-    const bool alike = cut == LeafCut::kElementwise || cut == LeafCut::kBlocks;
-    if (!alike && !is_factor(leaf.name)) continue;
-    if (const auto shape = leaf_shape(manifest, leaf)) leaves.emplace_back(leaf.name, *shape);
-  }
-  return parameter_shape(leaves);
-}
-
-IdAnswer find_parameters(const Manifest& manifest, const Roles& roles, std::int32_t root,
-                         const std::vector<OptimWeight>& weights, const IdShapes& ids,
-                         const GivenWeights& given) {
-  if (auto named = by_own_name(roles, root, weights, ids, manifest)) return *std::move(named);
+/// Of the models, and of the weights of the one that is chosen, by order and shape.
+IdAnswer among_models(const Manifest& manifest, const Roles& roles, std::int32_t root,
+                      const std::vector<OptimWeight>& weights, const IdShapes& ids,
+                      const GivenWeights& given) {
   const Answerer answerer(manifest, ids);
   if (!in_model_order(manifest)) return answerer.by_shape_alone(weights);
   std::vector<Unit> units = units_of(manifest, roles, weights);
@@ -272,6 +292,37 @@ IdAnswer find_parameters(const Manifest& manifest, const Roles& roles, std::int3
   answer.mapping.certain = false;
   answer.note = fmt::format("its ids fit several models ({}): taken to be those of \"{}\"",
                             fmt::join(names, ", "), printable(chosen->name));
+  return answer;
+}
+
+}  // namespace
+
+std::optional<Shape> shape_by_state(const Manifest& manifest, const OptimState& optim,
+                                    const OptimParameter& parameter) {
+  std::vector<std::pair<std::string_view, Shape>> leaves;
+  for (const OptimLeaf& leaf : parameter.leaves) {
+    const LeafCut cut = optim.cut_of(parameter, leaf.name);
+    const bool alike = cut == LeafCut::kElementwise || cut == LeafCut::kBlocks;
+    const bool projected = parameter.find("projector") != nullptr;  // rows of what was projected
+    if (!alike && (projected || !is_factor(leaf.name))) continue;
+    if (const auto shape = leaf_shape(manifest, leaf)) leaves.emplace_back(leaf.name, *shape);
+  }
+  return parameter_shape(leaves);
+}
+
+IdAnswer find_parameters(const Manifest& manifest, const Roles& roles, std::int32_t root,
+                         const std::vector<OptimWeight>& weights, const IdShapes& ids,
+                         const GivenWeights& given) {
+  if (auto named = by_own_name(roles, root, weights, ids, manifest)) return *std::move(named);
+  if (ids.shapes.size() != 1) return among_models(manifest, roles, root, weights, ids, given);
+  const auto beside = tensors_beside(manifest, roles, root, ids.shapes[0]);
+  if (auto named = by_tensor_name(roles, root, beside)) return *std::move(named);
+  IdAnswer answer = among_models(manifest, roles, root, weights, ids, given);
+  // One of no model could be meant as well.
+  const auto is_considered = [&](const OptimWeight& tensor) {
+    return std::ranges::find(weights, tensor.tensor, &OptimWeight::tensor) != weights.end();
+  };
+  answer.mapping.certain = answer.mapping.certain && std::ranges::all_of(beside, is_considered);
   return answer;
 }
 

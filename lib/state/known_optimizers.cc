@@ -45,6 +45,11 @@ constexpr std::array kOptimizers = {
                    "exp_avg_sq_row:factored exp_avg_sq_col:factored exp_avg? exp_avg_sq? "
                    "exp_avg_sq_hat? RMS:one?",
                    ""},
+    KnownOptimizer{"GaLore with Adafactor",
+                   "exp_avg_sq_row:factored exp_avg_sq_col:factored projector:opaque exp_avg? "
+                   "exp_avg_sq? RMS:one?",
+                   "rank|update_proj_gap"},
+    KnownOptimizer{"RACS", "s:factored q:factored theta:one", ""},
     KnownOptimizer{"SM3", "accumulator_*:factored momentum_buffer?", ""},
     KnownOptimizer{"Adalite",
                    "v_avg_0:factored v_avg_1:factored m_avg_c:factored m_avg_r:factored "
@@ -83,6 +88,7 @@ constexpr std::array kOptimizers = {
                    "exp_avg exp_avg_sq exp_avg_diff neg_pre_grad? previous_grad? pre_grad? "
                    "prev_grad? exp_grad_adanorm:one?",
                    ""},
+    KnownOptimizer{"Adan", "prev_grad m v n", ""},
     KnownOptimizer{"Ranger25", "exp_avg exp_avg_sq exp_avg_slow slow_momentum", ""},
     KnownOptimizer{"AdEMAMix", "exp_avg_sq exp_avg_slow exp_avg? exp_avg_fast?", ""},
     KnownOptimizer{"AdEMAMix", "m1 m2 nu", ""},
@@ -91,6 +97,10 @@ constexpr std::array kOptimizers = {
     KnownOptimizer{"DiffGrad",
                    "exp_avg exp_avg_sq previous_grad max_exp_avg_sq? exp_grad_adanorm:one?", ""},
     KnownOptimizer{"AdaPNM", "exp_avg exp_avg_sq neg_exp_avg max_exp_avg_sq? exp_grad_adanorm:one?",
+                   ""},
+    KnownOptimizer{"LaProp",
+                   "exp_avg exp_avg_sq exp_avg_lr_1:one exp_avg_lr_2:one exp_avg_mean_square? "
+                   "max_exp_avg_sq?",
                    ""},
     KnownOptimizer{"AdaMod", "exp_avg exp_avg_sq exp_avg_lr", ""},
     KnownOptimizer{"Adai", "exp_avg exp_avg_sq beta1_prod", ""},

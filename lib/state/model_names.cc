@@ -45,33 +45,50 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-/// The last key of a dotted name that is no number.
-std::string last_word(std::string_view name) {
-  while (true) {
-    const std::size_t dot = name.rfind('.');
-    const std::string_view key = dot == name.npos ? name : name.substr(dot + 1);
-    const bool number = std::ranges::all_of(key, is_digit);
-    if (!number || dot == name.npos) return lower(key);
-    name = name.substr(0, dot);
-  }
+/// What is left of a name without the words that say what kind of thing it is, and its number:
+/// "optG" is "g", "optimizers.1" and "model_1" are "" and "1".
+struct OwnPart {
+  std::string text, number;
+};
+
+void take_number(std::string& text, std::string& number) {
+  std::size_t begin = text.size();
+  while (begin > 0 && is_digit(text[begin - 1])) --begin;
+  if (begin < text.size()) number = text.substr(begin);
+  text.erase(begin);
 }
 
-/// What is left of a name without the words that say what kind of thing it is: "optG" -> "g".
-std::string own_part(std::string_view name) {
-  constexpr std::array<std::string_view, 12> kKinds = {
-      "optimizers", "optimizer", "optim",   "opt",   "state_dict", "states",
-      "state",      "params",    "weights", "model", "net",        "module"};
-  std::string text = last_word(name);
+OwnPart own_part(std::string_view name) {
+  constexpr std::array<std::string_view, 16> kKinds = {
+      "optimizers", "optimizer", "optim",  "opts",  "opt",  "state_dict", "states",  "state",
+      "params",     "weights",   "models", "model", "nets", "net",        "modules", "module"};
+  OwnPart own;
+  // The place in a list: the key before it says the rest.
+  std::size_t dot = name.rfind('.');
+  while (dot != name.npos && std::ranges::all_of(name.substr(dot + 1), is_digit)) {
+    own.number = name.substr(dot + 1);
+    name = name.substr(0, dot);
+    dot = name.rfind('.');
+  }
+  own.text = lower(dot == name.npos ? name : name.substr(dot + 1));
   for (const std::string_view kind : kKinds)
-    if (const std::size_t at = text.find(kind); at != text.npos && text.size() > kind.size())
-      text.erase(at, kind.size());
-  std::erase_if(text, [](char c) { return c == '_' || c == '-'; });
-  return text;
+    if (const std::size_t at = own.text.find(kind); at != own.text.npos)
+      own.text.erase(at, kind.size());
+  std::erase_if(own.text, [](char c) { return c == '_' || c == '-'; });
+  take_number(own.text, own.number);
+  return own;
 }
 
 }  // namespace
 
-bool is_model_name(std::string_view key) { return is_one_of(kModelNames, key); }
+bool is_model_name(std::string_view key) {
+  constexpr std::string_view kNumbered = "model";  // "model_1", accelerate's second
+  if (is_one_of(kModelNames, key)) return true;
+  if (!key.starts_with(kNumbered) || key.size() == kNumbered.size()) return false;
+  key.remove_prefix(kNumbered.size());
+  if (key.starts_with('_')) key.remove_prefix(1);
+  return is_decimal(key);
+}
 
 bool is_copy_name(std::string_view key) {
   std::string text = lower(key);
@@ -97,9 +114,46 @@ bool is_counter_name(std::string_view key) {
 }
 
 bool names_agree(std::string_view optimizer, std::string_view model) {
-  const std::string a = own_part(optimizer), b = own_part(model);
-  if (a.empty() || b.empty()) return false;
-  return a.starts_with(b) || b.starts_with(a);
+  const OwnPart a = own_part(optimizer), b = own_part(model);
+  if (a.text.empty() && b.text.empty()) return a.number == b.number;
+  if (a.text.empty() || b.text.empty()) return false;
+  const bool other_numbers = !a.number.empty() && !b.number.empty() && a.number != b.number;
+  return !other_numbers && (a.text.starts_with(b.text) || b.text.starts_with(a.text));
 }
+
+bool trains_tensor(std::string_view optimizer, std::string_view tensor) {
+  constexpr std::size_t kShortest = 3;
+  const std::string a = own_part(optimizer).text;
+  std::string b = own_part(tensor).text;
+  if (b == a) return !a.empty();
+  for (const std::string_view word : {"log", "raw"})
+    if (b.starts_with(word) && b.size() > word.size()) b.erase(0, word.size());
+  if (std::min(a.size(), b.size()) < kShortest) return a == b && !a.empty();
+  return a.starts_with(b) || b.starts_with(a) || a.ends_with(b) || b.ends_with(a);
+}
+
+bool is_statistic_name(std::string_view key) {
+  constexpr std::array<std::string_view, 17> kStatistics = {"mean",
+                                                            "running_mean",
+                                                            "var",
+                                                            "variance",
+                                                            "running_var",
+                                                            "running_variance",
+                                                            "std",
+                                                            "m2",
+                                                            "count",
+                                                            "current_count",
+                                                            "num",
+                                                            "n",
+                                                            "eps",
+                                                            "epsilon",
+                                                            "min",
+                                                            "max",
+                                                            "num_batches_tracked"};
+  const std::string text = lower(key.starts_with('_') ? key.substr(1) : key);
+  return is_one_of(kStatistics, text);
+}
+
+bool is_mean_name(std::string_view key) { return key.ends_with("mean") && is_statistic_name(key); }
 
 }  // namespace tessera

@@ -5,7 +5,8 @@
 
 namespace tessera {
 
-/// "model", "module", "state_dict", ...: what training code calls the one model.
+/// "model", "module", "state_dict", ...: what training code calls the one model; "model_1": one of
+/// several.
 bool is_model_name(std::string_view key);
 
 /// "ema", "model_avg", "critic_target": averaged or frozen copies of a model.
@@ -19,7 +20,15 @@ bool is_run_state_name(std::string_view key);
 bool is_counter_name(std::string_view key);
 
 /// Whether both are of one model: "optG" and "netG", "d_optimizer" and "discriminator",
-/// "actor_opt" and "actor".
+/// "actor_opt" and "actor"; by their numbers "optimizers.1" and "models.1", "optimizer_1" and
+/// "model_1"; and "optimizer" and "model", which say nothing else.
 bool names_agree(std::string_view optimizer, std::string_view model);
+
+/// Whether an optimizer of one parameter is called by this tensor: "alpha_optimizer" and "log_alpha".
+bool trains_tensor(std::string_view optimizer, std::string_view tensor);
+
+/// "mean", "var", "count": what a running statistic of observations or rewards is made of.
+bool is_statistic_name(std::string_view key);
+bool is_mean_name(std::string_view key);
 
 }  // namespace tessera

@@ -41,6 +41,7 @@ class ModelFinder {
 
   void run() {
     collect_names();
+    find_statistics();
     count();
     choose_roots();
     for (std::size_t i = 0; i < state_.entries.size(); ++i) assign(i);
@@ -57,12 +58,44 @@ class ModelFinder {
   /// An id is no name: "model.scales.0" is not the weight of parameter 0.
   void collect_names() {
     hits_.resize(roles_.optimizers.size());
+    ids_.resize(roles_.optimizers.size());
     for (const EntryRole& role : roles_.entries) {
-      if (role.role != Role::kOptimState || is_by_id(role.root)) continue;
+      if (role.role != Role::kOptimState) continue;
+      if (is_by_id(role.root)) {
+        ids_[static_cast<std::size_t>(role.root)].insert(role.fqn);
+        continue;
+      }
       std::vector<std::int32_t>& users = users_[role.fqn];
       user_keys_.insert(first_key(role.fqn));
       if (std::ranges::find(users, role.root) == users.end()) users.push_back(role.root);
     }
+  }
+
+  /// Dicts of nothing but a mean, a variance, a count: of observations or rewards (PPO's obs_rms).
+  void find_statistics() {
+    std::map<std::string_view, bool> has_mean;
+    const auto each_item = [&](const auto& visit) {
+      for (const StateEntry& entry : state_.entries) {
+        const std::string_view dict = dict_of(entry);
+        if (!dict.empty()) visit(dict, last_item(entry));
+      }
+    };
+    each_item([&](std::string_view dict, std::string_view item) {
+      if (is_statistic_name(item)) has_mean[dict] |= is_mean_name(item);
+    });
+    if (has_mean.empty()) return;
+    each_item([&](std::string_view dict, std::string_view item) {
+      if (!is_statistic_name(item)) has_mean.erase(dict);
+    });
+    for (const auto& [dict, mean] : has_mean)
+      if (mean) statistics_.insert(dict);
+  }
+
+  /// "obs_rms" of "obs_rms.mean"; "" where the entry stands at the top.
+  static std::string_view dict_of(const StateEntry& entry) {
+    const std::string_view name = entry.name, item = last_item(entry);
+    if (entry.path.size() < 2 || item.empty() || item.size() >= name.size()) return "";
+    return name.substr(0, name.size() - item.size() - 1);
   }
 
   void add_hit(std::string_view name, std::string_view prefix) {
@@ -212,13 +245,24 @@ class ModelFinder {
     const bool alone = first.size() == name.size();
     if (alone && entry.path.size() <= 1) {
       if (!entry.value.is_tensor()) return !is_run_state_name(name);
-      // Of a run whose models are state dicts below keys, a tensor beside those is none of theirs.
-      const bool beside_models = modules_below_ && !modules_at_top_;
-      return roles_.optimizers.empty() || (!beside_models && !is_counter_name(name));
+      // Of a run whose models are state dicts below keys, a tensor beside those is none of theirs,
+      // but for one that an optimizer trains by itself.
+      if (roles_.optimizers.empty() || trained_alone(name)) return true;
+      return !beside_models() && !is_counter_name(name);
     }
+    const bool in_run = !roles_.optimizers.empty() && beside_models();
+    if (in_run && statistics_.contains(dict_of(entry))) return false;
     const bool apart = entry.path.size() > 1 || (!users_.empty() && !user_keys_.contains(first));
     if (apart && is_run_state_name(first)) return false;
     return !is_moment(last_key(name));
+  }
+
+  bool beside_models() const { return modules_below_ && !modules_at_top_; }
+
+  bool trained_alone(std::string_view tensor) const {
+    for (std::size_t o = 0; o < roles_.optimizers.size(); ++o)
+      if (ids_[o].size() == 1 && trains_tensor(roles_.optimizers[o].name, tensor)) return true;
+    return false;
   }
 
   void assign(std::size_t i) {
@@ -285,7 +329,9 @@ class ModelFinder {
   std::vector<bool> weights_;  // by entry: a tensor, or a value with some inside
   std::unordered_map<std::string_view, std::vector<std::int32_t>> users_;  // optimizers by name
   std::unordered_set<std::string_view> user_keys_;  // what those names begin with
-  std::vector<Counts> hits_;  // by optimizer: its names, by the key before them
+  std::vector<Counts> hits_;                     // by optimizer: its names, by the key before them
+  std::vector<std::set<std::string_view>> ids_;  // by optimizer
+  std::set<std::string_view> statistics_;        // dicts
   std::map<std::string, std::size_t, std::less<>> stored_order_;
   Counts tensors_;  // below well-known keys
   std::size_t others_ = 0, flat_at_top_ = 0, deep_at_top_ = 0;

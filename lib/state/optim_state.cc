@@ -119,6 +119,17 @@ class Canonical {
                         fmt::join(roles_.model_roots, ", "), printable(model)));
   }
 
+  /// An optimizer of several models may have parameters of one name: these go by where they stand.
+  void name_apart() {
+    std::map<std::string_view, std::size_t> count;
+    for (const OptimWeight& weight : weights_) ++count[weight.fqn];
+    if (count.size() == weights_.size()) return;
+    std::vector<OptimWeight> apart = weights_;
+    for (OptimWeight& weight : apart)
+      if (count.at(weight.fqn) > 1) weight.fqn = manifest_.state.entries[weight.entry].name;
+    weights_ = std::move(apart);
+  }
+
   void index_weights() {
     by_name_.clear();
     for (const OptimWeight& weight : weights_) by_name_.emplace(weight.fqn, weight.tensor);
@@ -242,6 +253,7 @@ class Canonical {
     const IdAnswer answer = find_parameters(manifest_, roles_, root_, weights_, ids, given_);
     if (!answer.note.empty()) issue(Finding::kAmbiguousIds, Severity::kInfo, "", answer.note);
     weights_ = answer.weights;
+    name_apart();
     index_weights();
     for (std::size_t i = 0; i < keys.size(); ++i) {
       const auto at = answer.mapping.candidate[i];
@@ -434,8 +446,8 @@ std::vector<OptimState> canonical_optim_states(const Manifest& manifest, const R
   // An id without a name may be any of them.
   if (std::ranges::any_of(states, has_unnamed_ids)) return states;
   for (std::size_t i = 0; i < states.size(); ++i)
-    for (const OptimWeight& weight : unlisted[i])
-      if (!listed.contains(weight.tensor)) states[i].unlisted_weights.push_back(weight.fqn);
+    for (const OptimWeight& weight : unlisted[i])  // said once, of optimizers that share a model
+      if (listed.insert(weight.tensor).second) states[i].unlisted_weights.push_back(weight.fqn);
   return states;
 }
 

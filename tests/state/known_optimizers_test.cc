@@ -1,6 +1,7 @@
 // Optimizers by what they keep, where training code puts them, and what follows a weight.
 #include "lib/state/known_optimizers.h"
 
+#include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 #include <tessera/state/parameter_edit.h>
@@ -150,11 +151,15 @@ TEST_CASE("one optimizer is not called by another one's name") {
   CHECK(name_of("exp_avg exp_avg_sq GG.0 GG.1 Q.0 Q.1 step", "shampoo_beta") == "SOAP");
   CHECK(name_of("exp_avg exp_avg_slow exp_avg_sq", "alpha") == "AdEMAMix");
   CHECK(name_of("exp_avg exp_avg_sq exp_avg_diff previous_grad", "betas") == "Adan");
+  CHECK(name_of("step prev_grad m v n", "lr betas eps weight_decay restart_cond") == "Adan");
   CHECK(name_of("s p0 exp_avg exp_avg_sq", "d_coef") == "Prodigy");
   CHECK(name_of("exp_avg exp_avg_sq last_grad") == "MARS");
   CHECK(name_of("exp_avg exp_avg_sq_row exp_avg_sq_col exp_avg_res_row exp_avg_res_col RMS") ==
         "CAME");
   CHECK(name_of("exp_avg_sq_row exp_avg_sq_col RMS step") == "Adafactor");
+  CHECK(name_of("step exp_avg_sq exp_avg_sq_row exp_avg_sq_col RMS projector", "rank scale") ==
+        "GaLore with Adafactor");
+  CHECK(name_of("s q theta", "alpha gamma") == "RACS");
   CHECK(name_of("accumulator_0 accumulator_1 momentum_buffer") == "SM3");
   CHECK(name_of("pre_cond_0 inv_pre_cond_0 momentum_buffer", "momentum") == "Shampoo");
   CHECK(name_of("Q.0 Q.1 momentum_buffer expressions", "precondition_lr") == "PSGD Kron");
@@ -379,6 +384,115 @@ TEST_CASE("tensors beside models that are state dicts are none of theirs, in a r
   CHECK(weights_alone.role("fixed_noise").role == Role::kModel);
 }
 
+TEST_CASE("models and optimizers that are numbered go together by their numbers") {
+  const std::vector<std::string> ids = {"0", "1"}, names = {"0.weight", "0.bias"};
+  for (const auto& keys : {ids, names}) {
+    CAPTURE(keys);
+    Scene lists;
+    for (const char* at : {"0", "1", "2"})
+      lists.tensor({"models", at, "0.weight"}, {4, 3}).tensor({"models", at, "0.bias"}, {4});
+    for (const char* at : {"0", "1", "2"}) lists.adam({"optimizers", at}, keys);
+    std::vector<OptimState> found = lists.optimizers();
+    REQUIRE(found.size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) {
+      CHECK(weights_of(found[i], lists.manifest)[0] == fmt::format("models.{}.0.weight", i));
+      CHECK(found[i].issues.empty());
+      CHECK(found[i].unlisted_weights.empty());
+    }
+    Scene accelerate;  // the first ones have no number
+    accelerate.model("model").model("model_1").adam({"optimizer_1"}, keys);
+    accelerate.adam({"optimizer"}, keys);
+    found = accelerate.optimizers();
+    CHECK(accelerate.role("model_1.0.bias").role == Role::kModel);
+    CHECK(weights_of(found[0], accelerate.manifest)[0] == "model_1.0.weight");
+    CHECK(weights_of(found[1], accelerate.manifest)[0] == "model.0.weight");
+    for (const OptimState& optim : found) CHECK(optim.issues.empty());
+  }
+}
+
+TEST_CASE("one optimizer of several models has the parameters of each") {
+  Scene scene;
+  scene.model("model").tensor({"model_1", "0.weight"}, {2, 4}).tensor({"model_1", "0.bias"}, {2});
+  const Shape shapes[] = {{4, 3}, {4}, {2, 4}, {2}};
+  ValueList ids;
+  for (std::size_t i = 0; i < std::size(shapes); ++i) {
+    for (const char* leaf : {"exp_avg", "exp_avg_sq"})
+      scene.tensor({"optimizer", "state", std::to_string(i), leaf}, shapes[i]);
+    ids.push_back(Value::integer(static_cast<std::int64_t>(i)));
+  }
+  scene.value({"optimizer", "param_groups", "0", "params"}, Value::list(std::move(ids)));
+  const std::vector<OptimState> found = scene.optimizers();
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].issues.empty());
+  CHECK(weights_of(found[0], scene.manifest) ==
+        std::vector<std::string>{"model.0.weight", "model.0.bias", "model_1.0.weight",
+                                 "model_1.0.bias"});
+  CHECK(found[0].parameters[2].fqn == "model_1.0.weight");
+}
+
+TEST_CASE("a tensor that an optimizer trains by itself is a parameter") {
+  for (const Shape& shape : {Shape{}, Shape{1}})
+    for (const char* name : {"log_alpha", "alpha"}) {
+      CAPTURE(shape.to_string(), name);
+      Scene sac;
+      sac.model("actor").model("critic").tensor({"critic", "1.bias"}, {1});
+      sac.tensor({name}, shape).tensor({"replay"}, {100, 3});
+      sac.adam({"actor_optimizer"}, {"0", "1"});
+      sac.tensor({"alpha_optimizer", "state", "0", "exp_avg"}, shape);
+      sac.tensor({"alpha_optimizer", "state", "0", "exp_avg_sq"}, shape);
+      sac.value({"alpha_optimizer", "param_groups", "0", "params"},
+                Value::list({Value::integer(0)}));
+      const std::vector<OptimState> found = sac.optimizers();
+      REQUIRE(found.size() == 2);
+      CHECK(weights_of(found[1], sac.manifest) == std::vector<std::string>{name});
+      CHECK(found[1].issues.empty());
+      CHECK(found[1].parameters[0].certain);
+      CHECK(sac.role(name).role == Role::kModel);
+      CHECK(sac.role("replay").role == Role::kOther);
+    }
+  // Nothing says that it is the tensor beside the models, or that it is not.
+  Scene unsaid;
+  unsaid.model("actor").model("critic").tensor({"critic", "1.bias"}, {1}).tensor({"tau"}, {1});
+  unsaid.adam({"actor_optimizer"}, {"0", "1"});
+  unsaid.tensor({"third", "state", "0", "exp_avg"}, {1});
+  unsaid.value({"third", "param_groups", "0", "params"}, Value::list({Value::integer(0)}));
+  const std::vector<OptimState> found = unsaid.optimizers();
+  CHECK_FALSE(found[1].parameters[0].certain);
+  CHECK_FALSE(found[1].issues.empty());
+}
+
+TEST_CASE("running statistics beside a run's models are none of them") {
+  for (const auto& words :
+       {std::vector<std::string>{"mean", "var", "count"},
+        std::vector<std::string>{"running_mean", "running_variance", "current_count"}}) {
+    Scene ppo;
+    ppo.model("agent").adam({"optimizer"}, {"0", "1"});
+    for (const std::string& word : words) ppo.tensor({"obs_rms", word}, {5});
+    CHECK(ppo.role("agent.0.weight").role == Role::kModel);
+    for (const std::string& word : words) CHECK(ppo.role("obs_rms." + word).role == Role::kOther);
+  }
+  Scene layer;  // a mean among other things is a model's
+  layer.model("agent").adam({"optimizer"}, {"0", "1"});
+  layer.tensor({"norm", "mean"}, {5}).tensor({"norm", "scale"}, {5});
+  CHECK(layer.role("norm.mean").role == Role::kModel);
+  Scene alone;  // weights without a run keep all they have
+  alone.model("agent").tensor({"obs_rms", "mean"}, {5}).tensor({"obs_rms", "var"}, {5});
+  CHECK(alone.role("obs_rms.mean").role == Role::kModel);
+}
+
+TEST_CASE("what optimizers of one model leave alone is said once") {
+  Scene scene;
+  for (const char* net : {"G.", "D."})
+    scene.tensor({"model", net + std::string("weight")}, {4, 3})
+        .tensor({"model", net + std::string("bias")}, {4});
+  scene.tensor({"model", "frozen.weight"}, {7, 7});
+  scene.adam({"optimizer_0"}, {"G.weight", "G.bias"}).adam({"optimizer_1"}, {"D.weight", "D.bias"});
+  const std::vector<OptimState> found = scene.optimizers();
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].unlisted_weights == std::vector<std::string>{"frozen.weight"});
+  CHECK(found[1].unlisted_weights.empty());
+}
+
 TEST_CASE("counters of the run beside weights at the top are none of them") {
   Scene scene;
   scene.tensor({"0.weight"}, {4, 3}).tensor({"0.bias"}, {4}).tensor({"0.running_mean"}, {4});
@@ -395,6 +509,23 @@ TEST_CASE("counters of the run beside weights at the top are none of them") {
   CHECK(alone.role("0.weight").role == Role::kModel);
   CHECK(alone.role("train_state.loss").role == Role::kOther);
   CHECK(alone.role("0.weight.exp_avg").role == Role::kOther);
+}
+
+TEST_CASE("rows and columns of a projected gradient say nothing of the parameter's shape") {
+  Scene scene;  // GaLore's Adafactor: groups of vectors and of projected matrices
+  scene.model("model");
+  scene.tensor({"optim", "state", "0", "exp_avg_sq"}, {4});
+  scene.tensor({"optim", "state", "1", "exp_avg_sq_row"}, {4});
+  scene.tensor({"optim", "state", "1", "exp_avg_sq_col"}, {2});
+  scene.tensor({"optim", "state", "1", "projector"}, {3, 2});
+  scene.value({"optim", "param_groups", "0", "params"}, Value::list({Value::integer(0)}));
+  scene.value({"optim", "param_groups", "1", "rank"}, Value::integer(2));
+  scene.value({"optim", "param_groups", "1", "params"}, Value::list({Value::integer(1)}));
+  const OptimState optim = scene.optimizers().at(0);
+  CHECK(optim.kind == "GaLore with Adafactor");
+  CHECK(optim.issues.empty());
+  CHECK(weights_of(optim, scene.manifest) ==
+        std::vector<std::string>{"model.0.bias", "model.0.weight"});
 }
 
 TEST_CASE("ids of state in other shapes are the parameters in order") {
