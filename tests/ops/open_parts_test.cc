@@ -4,6 +4,7 @@
 #include <tessera/format/torch_rank_files.h>
 #include <tessera/ops/hash.h>
 #include <tessera/ops/ls.h>
+#include <tessera/state/optim_state.h>
 #include <tessera/storage/memory_file_system.h>
 
 #include <array>
@@ -14,6 +15,7 @@
 #include "tests/support/megatron_case.h"
 #include "tests/support/note_text.h"
 #include "tests/support/open_case.h"
+#include "tests/support/sample_case.h"
 
 namespace open_parts_test {
 
@@ -170,6 +172,86 @@ TEST_CASE("two DCP folders of accelerate are one state") {
     for (const ChunkRow& row : tensor.table) CHECK(row.rank);
   }
   CHECK_FALSE(list_run(disk(), fixture("accelerate/checkpoint")));
+}
+
+TEST_CASE("folders of several models and their optimizers are one state") {
+  const auto copy = [](MemoryFileSystem& fs, const std::string& from, const std::string& to) {
+    const auto folder = disk().open_directory(fixture(from));
+    for (const FileInfo& info : folder->list()) {
+      Bytes bytes(static_cast<std::size_t>(info.size_bytes));
+      folder->open(info.name)->read_at(0, bytes);
+      fs.write_file(to + "/" + info.name, bytes);
+    }
+  };
+  MemoryFileSystem fs;
+  const std::string source = "accelerate/checkpoint/";
+  for (const char* number : {"0", "1"}) {
+    copy(fs, source + "pytorch_model_fsdp_0", std::string("/run/pytorch_model_fsdp_") + number);
+    copy(fs, source + "optimizer_0", std::string("/run/optimizer_") + number);
+  }
+  OpenedCheckpoint one = open_path(fixture("accelerate/checkpoint"));
+  one.locate_all({});
+  const auto content = content_of(one.manifest, *one.directory);
+  OpenedCheckpoint both = open_checkpoint(fs, "/run");
+  both.locate_all({});
+  const auto got = content_of(both.manifest, *both.directory);
+  CHECK(got.size() == 2 * content.size());
+  for (const auto& [name, bytes] : content) {
+    INFO(name);
+    CHECK(got.at(name) == bytes);
+    const std::size_t dot = name.find('.');
+    CHECK(got.at(name.substr(0, dot) + "_1" + name.substr(dot)) == bytes);
+  }
+  const std::vector<OptimState> found =
+      canonical_optim_states(both.manifest, find_roles(both.manifest.state));
+  REQUIRE(found.size() == 2);
+  for (const OptimState& optim : found) {
+    CHECK(optim.issues.empty());
+    const std::string model = optim.root == "optimizer" ? "model." : "model_1.";
+    for (const OptimParameter& p : optim.parameters)
+      CHECK(both.manifest.tensors.at(p.weight).name == model + p.fqn);
+  }
+  ConvertOptions options = convert_options("/run", "/whole", 3);
+  options.verify = true;
+  CHECK(convert(fs, options).balance.left_out().empty());
+  OpenedCheckpoint whole = open_checkpoint(fs, "/whole");
+  whole.locate_all({});
+  CHECK(content_of(whole.manifest, *whole.directory) == got);
+}
+
+TEST_CASE("what a trainer keeps beside a checkpoint is no checkpoint of the run") {
+  MemoryFileSystem fs;
+  load_sample(fs, "torchsave/plain_zip");
+  const Bytes file = fs.read_file("/source/file.pt");
+  MemoryFileSystem of_deepspeed;
+  load_sample(of_deepspeed, "deepspeed/zero2_w2");
+  for (const char* step : {"1", "2"}) {  // accelerate's folders, with DeepSpeed's below
+    const std::string folder = std::string("/run/checkpoint_") + step;
+    for (const auto& [name, content] : of_deepspeed.contents("/source/global_step2"))
+      if (!name.ends_with('/')) fs.write_file(folder + "/pytorch_model/" + name, as_bytes(content));
+    for (const char* beside : {"scheduler.bin", "sampler.bin"})
+      fs.write_file(folder + "/" + beside, file);
+  }
+  const auto run = list_run(fs, "/run");
+  REQUIRE(run);
+  REQUIRE(run->rows.size() == 2);
+  for (const RunRow& row : run->rows) CHECK(row.name.ends_with("/pytorch_model"));
+  CHECK(open_checkpoint(fs, "/run/checkpoint_1").path == "/run/checkpoint_1/pytorch_model");
+  fs.write_file("/alone/scheduler.bin", file);  // all there is
+  CHECK(open_checkpoint(fs, "/alone").manifest.tensors.size() > 0);
+}
+
+TEST_CASE("the number of a rank is no step of the run") {
+  MemoryFileSystem fs;
+  load_sample(fs, "torchsave/plain_zip");
+  const Bytes file = fs.read_file("/source/file.pt");
+  for (const char* name : {"ep1-ba3-rank0.pt", "ep2-ba6-rank0.pt"})  // Composer's
+    fs.write_file(std::string("/composer/") + name, file);
+  const auto run = list_run(fs, "/composer");
+  REQUIRE(run);
+  REQUIRE(run->rows.size() == 2);
+  CHECK(run->rows[0].step == 3);
+  CHECK(run->rows[1].step == 6);
 }
 
 TEST_CASE("parts without their other half are what they are") {

@@ -28,6 +28,11 @@ constexpr std::array<std::string_view, 8> kStepWords = {
 std::optional<std::size_t> step_rank(std::string_view name) {
   for (const std::string_view other : {"sched", "loader", "sampler", "ema", "scaler"})
     if (name.find(other) != std::string_view::npos) return std::nullopt;
+  // Composer counts steps as batches; its iterations are of other things.
+  constexpr std::string_view kComposer = "Timestamp.";
+  if (const std::size_t at = name.rfind(kComposer); at != name.npos)
+    return name.substr(at + kComposer.size()) == "batch" ? std::optional<std::size_t>(0)
+                                                         : std::nullopt;
   const std::string_view last = name.substr(name.rfind('.') + 1);
   const auto found = std::ranges::find(kStepWords, last);
   if (found == kStepWords.end()) return std::nullopt;

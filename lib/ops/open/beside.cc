@@ -54,6 +54,15 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+/// `name` in lower case.
+const Sidecar* find_sidecar(std::string_view name) {
+  for (const Sidecar& sidecar : kSidecars) {
+    const bool is_whole = sidecar.prefix.ends_with(".pt");
+    if (is_whole ? name == sidecar.prefix : name.starts_with(sidecar.prefix)) return &sidecar;
+  }
+  return nullptr;
+}
+
 bool has_state_suffix(std::string_view name) {
   return has_checkpoint_suffix(name) ||
          std::ranges::any_of(kOtherSuffixes,
@@ -154,11 +163,9 @@ class BesideFinder {
   std::optional<Beside> file(const std::string& name) const {
     Beside out;
     const bool holds_state = has_state_suffix(name);
-    for (const Sidecar& sidecar : kSidecars) {
-      const bool fits = sidecar.prefix.ends_with(".pt") ? name == sidecar.prefix
-                                                        : name.starts_with(sidecar.prefix);
-      if (!fits || (!holds_state && !name.ends_with("_state.json"))) continue;
-      out.what = sidecar.what;
+    const Sidecar* sidecar = find_sidecar(name);
+    if (sidecar != nullptr && (holds_state || name.ends_with("_state.json"))) {
+      out.what = sidecar->what;
       return out;
     }
     if (!holds_state) return std::nullopt;
@@ -233,6 +240,14 @@ std::vector<Beside> parts_of_state(const std::vector<Beside>& beside) {
 }
 
 }  // namespace
+
+bool is_sidecar_name(std::string_view name) {
+  const std::string text = lower(name);
+  const Sidecar* sidecar = find_sidecar(text);
+  if (sidecar == nullptr) return false;
+  const std::size_t end = sidecar->prefix.size();  // "sampler.bin", and not "samplers_choice.pt"
+  return end == text.size() || text[end] < 'a' || text[end] > 'z';
+}
 
 void find_beside(FileSystem& fs, const PathResolver& resolver, const FoundCheckpoint& found,
                  OpenedCheckpoint& opened) {

@@ -14,6 +14,7 @@
 #include <tessera/ops/open.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/ops/open/path_resolve.h"
@@ -23,6 +24,9 @@ namespace tessera {
 /// Sets `beside` and what belongs to it, once the manifest says which files the checkpoint has.
 void find_beside(FileSystem& fs, const PathResolver& resolver, const FoundCheckpoint& found,
                  OpenedCheckpoint& opened);
+
+/// "scheduler.bin", "random_states_0.pkl", "meta.pt": what a trainer keeps beside a checkpoint.
+bool is_sidecar_name(std::string_view name);
 
 /// "optimizer.pt (optimizer state, 1.2 MB), scheduler.pt (...) and 3 more".
 std::string beside_text(const std::vector<Beside>& beside);

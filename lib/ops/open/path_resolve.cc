@@ -12,6 +12,7 @@
 #include "lib/base/append.h"
 #include "lib/encoding/file_kinds.h"
 #include "lib/format/findings.h"
+#include "lib/ops/open/beside.h"
 #include "lib/ops/open/other_libraries.h"
 #include "lib/ops/open/part_folders.h"
 #include "lib/ops/open/rank_parts.h"
@@ -93,6 +94,15 @@ void shorten(std::vector<Note>& notes) {
   notes.resize(kMostNotes);
   notes.push_back({Finding::kPath, Severity::kWarning,
                    fmt::format("{} more folders were left out", rest), "", ""});
+}
+
+/// What a trainer keeps beside checkpoints (scheduler.bin beside DeepSpeed's folder) is none, unless
+/// it is all there is.
+void drop_sidecars(std::vector<FoundCheckpoint>& found) {
+  const auto is_sidecar = [](const FoundCheckpoint& checkpoint) {
+    return !checkpoint.file.empty() && is_sidecar_name(checkpoint.file);
+  };
+  if (!std::ranges::all_of(found, is_sidecar)) std::erase_if(found, is_sidecar);
 }
 
 /// "model.safetensors.index.json" beside "model.safetensors": the folder means the file, and only its
@@ -203,7 +213,9 @@ std::optional<FoundCheckpoint> PathResolver::recognise_parts(const std::string& 
     if (!found || !found->driver->capabilities().joins_folders) return std::nullopt;
     whole.driver = found->driver;
   }
-  whole.reason = fmt::format("has {} and {}, parts of one state", whole.parts[0], whole.parts[1]);
+  whole.reason = fmt::format(
+      "has {} and {}{}, parts of one state", whole.parts[0], whole.parts[1],
+      whole.parts.size() > 2 ? fmt::format(" and {} more", whole.parts.size() - 2) : "");
   whole.beside_folder = path;
   return whole;
 }
@@ -480,6 +492,7 @@ std::vector<FoundCheckpoint> PathResolver::below(const std::string& folder,
   std::vector<FoundCheckpoint> found;
   std::vector<Note> left_out;
   search(folder, "", kSearchDepth, found, left_out);
+  drop_sidecars(found);
   shorten(left_out);
   append(notes, left_out);
   std::ranges::sort(found,

@@ -37,12 +37,13 @@ std::optional<std::int64_t> step_of_component(std::string_view name) {
   return std::nullopt;
 }
 
-/// "fp16", "bf16", "int8", "version_0", "v2": of a type or of a release.
+/// "fp16", "bf16", "int8", "version_0", "v2", "rank0": of a type, a release or a rank.
 bool is_no_counter(std::string_view before) {
   if (before.ends_with('_') || before.ends_with('-')) before.remove_suffix(1);
   std::size_t begin = before.size();
   while (begin > 0 && is_letter(before[begin - 1])) --begin;
-  constexpr std::array<std::string_view, 6> kOthers = {"fp", "bf", "int", "uint", "version", "v"};
+  constexpr std::array<std::string_view, 7> kOthers = {"fp",      "bf", "int", "uint",
+                                                       "version", "v",  "rank"};
   return std::ranges::find(kOthers, before.substr(begin)) != kOthers.end();
 }
 
@@ -58,12 +59,15 @@ std::optional<std::int64_t> step_of_path(std::string_view path) {
 std::optional<std::int64_t> step_of_run_name(std::string_view name) {
   if (const auto step = step_of_path(name)) return step;
   for (std::string_view part : split(name, '/')) {
-    const std::size_t end = part.find_last_of("0123456789");
-    if (end == std::string_view::npos) continue;
-    std::size_t begin = end;
-    while (begin > 0 && is_digit(part[begin - 1])) --begin;
-    if (is_no_counter(part.substr(0, begin))) continue;
-    return leading_number(part.substr(begin, end - begin + 1));
+    // The last one that counts: 3 of "ep1-ba3-rank0.pt".
+    std::size_t end = part.find_last_of("0123456789");
+    while (end != std::string_view::npos) {
+      std::size_t begin = end;
+      while (begin > 0 && is_digit(part[begin - 1])) --begin;
+      if (!is_no_counter(part.substr(0, begin)))
+        return leading_number(part.substr(begin, end - begin + 1));
+      end = begin == 0 ? std::string_view::npos : part.find_last_of("0123456789", begin - 1);
+    }
   }
   return std::nullopt;
 }
