@@ -5,6 +5,8 @@
 //   fsdp_overlap serial|thread UNITS NUMEL MS STEPS        seconds of a step; MS: a unit's forward, half its
 //                                                          backward; units of NUMEL floats, every second one of
 //                                                          a half
+//   fsdp_overlap plain UNITS NUMEL MS STEPS                seconds of the forward and of the backward of the same
+//                                                          model, unsharded: what computing takes beyond its sleep
 #include <tessera/base/error.h>
 #include <tessera/fsdp.h>
 #include <torch/torch.h>
@@ -112,6 +114,22 @@ void step(const fsdp::World& world, bool with_thread, int units, std::int64_t nu
   std::printf("{\"step\": %.6f}\n", took);
 }
 
+void plain(const fsdp::World& world, int units, std::int64_t numel, double seconds, int steps) {
+  Chain model(units, numel, seconds);
+  double forward = 0;  // all forwards, but those of the two steps that do not count
+  int step = 0;
+  const double took = median_seconds(world, steps, [&] {
+    for (torch::Tensor& parameter : model->parameters()) parameter.mutable_grad().reset();
+    const auto begin = std::chrono::steady_clock::now();
+    const torch::Tensor loss = model->forward(torch::ones({1})).sum();
+    const std::chrono::duration<double> until_loss = std::chrono::steady_clock::now() - begin;
+    if (step++ >= 2) forward += until_loss.count();
+    loss.backward();
+  });
+  forward /= steps;
+  std::printf("{\"forward\": %.6f, \"backward\": %.6f}\n", forward, took - forward);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -122,8 +140,12 @@ int main(int argc, char** argv) try {
   } else if ((mode == "serial" || mode == "thread") && argc == 6) {
     step(fsdp::init_from_env(), mode == "thread", std::atoi(argv[2]), std::atol(argv[3]),
          std::atof(argv[4]) / 1e3, std::atoi(argv[5]));
+  } else if (mode == "plain" && argc == 6) {
+    plain(fsdp::init_from_env(), std::atoi(argv[2]), std::atol(argv[3]), std::atof(argv[4]) / 1e3,
+          std::atoi(argv[5]));
   } else {
-    std::cerr << "usage: fsdp_overlap probe NUMEL COUNT | serial|thread UNITS NUMEL MS STEPS\n";
+    std::cerr
+        << "usage: fsdp_overlap probe NUMEL COUNT | serial|thread|plain UNITS NUMEL MS STEPS\n";
     return 2;
   }
   return 0;

@@ -1,8 +1,9 @@
 """How much of a step's collectives passes beside compute over links of a known speed: four ranks in a network namespace of their own,
 whose loopback tc holds to a rate; compute sleeps. Ours without and with the communication thread, FSDP2 without and with its async
-gathers; and fsdp-simulate's step, from latency and bandwidth fitted to single collectives over the same link.
+gathers; and fsdp-simulate's step, from latency and bandwidth fitted to single collectives over the same link, and from what the
+unsharded model computes on as many processes.
 
-    bench/fsdp_overlap.py BUILD/bin [--gbit 2] [--ranks 4] [--steps 9] [--quick]     needs root, ip, tc and unshare
+    bench/fsdp_overlap.py BUILD/bin [--gbit 2] [--ranks 4] [--steps 9] [--quick | --model]     needs root, ip, tc and unshare
 Exit 77: no such namespace can be made here."""
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile, time
 
@@ -91,11 +92,20 @@ def fit(bin, ranks, sizes):
     return max(latency, 0.0), 1 / per_byte
 
 
-def simulated(bin, ranks, link, units, numel, milliseconds, overlaps):
+def computes(bin, ranks, units, numel, milliseconds, steps):
+    """Seconds of a unit's forward, and of its backward: to sleep, and to make the gradient of each float."""
+    plain = run([bin / "fsdp_overlap", "plain", units, numel, milliseconds, steps], ranks)
+    floats = [numel // 2 if i % 2 else numel for i in range(units)]
+    a_float = (plain["backward"] - units * 2 * milliseconds / 1e3) / sum(floats)
+    return [(plain["forward"] / units, 2 * milliseconds / 1e3 + a_float * each) for each in floats]
+
+
+def simulated(bin, ranks, link, units, numel, compute):
     job = {"ranks": ranks, "ranks_per_node": ranks, "intra": {"latency": link[0], "bandwidth": link[1]}, "flops_per_second": 1,
-           "parameter_bytes": 4, "reduce_bytes": 4, "forward_prefetch": overlaps, "backward_prefetch": "pre",
+           "parameter_bytes": 4, "reduce_bytes": 4, "forward_prefetch": True, "backward_prefetch": "pre",
            "separate_reduce_scatter_group": False,
-           "units": [{"bytes": 4 * (numel // 2 if i % 2 else numel), "flops": milliseconds / 1e3} for i in range(units)], "root": {}}
+           "units": [{"bytes": 4 * (numel // 2 if i % 2 else numel), "flops": forward, "backward_flops": backward}
+                     for i, (forward, backward) in enumerate(compute)], "root": {}}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(job, file)
         file.flush()
@@ -112,6 +122,7 @@ def main():
     p.add_argument("--ranks", type=int, default=4)
     p.add_argument("--steps", type=int, default=9)
     p.add_argument("--quick", action="store_true", help="one configuration, ours alone: fails below 1.3")
+    p.add_argument("--model", action="store_true", help="the thread's step and the simulated one alone")
     args = p.parse_args()
     if INSIDE not in os.environ:
         enter(args.gbit)
@@ -121,17 +132,25 @@ def main():
         sys.exit(0 if ours[0] / ours[1] >= 1.3 else 1)
     link = fit(args.bin, args.ranks, [1 << k for k in (14, 16, 18, 19, 20, 21)])
     print(f"fitted: {1e6 * link[0]:.0f} us a hop, {link[1] / 1e6:.1f} MB/s of each rank")
-    print("| units | floats | compute ms | serial ms | thread ms | serial / thread | FSDP2 ms | FSDP2 async ms | simulated ms | off |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    columns = ["units", "floats", "compute ms", "thread ms", "simulated ms", "off"]
+    if not args.model:
+        columns += ["serial ms", "serial / thread", "FSDP2 ms", "FSDP2 async ms"]
+    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
     off = []
     for units, numel, ms in ((6, 1 << 20, 6), (6, 1 << 20, 12), (6, 1 << 20, 24), (6, 1 << 19, 6), (6, 1 << 19, 12), (12, 1 << 19, 4),
                              (12, 1 << 18, 4), (12, 1 << 18, 8), (4, 1 << 21, 20), (4, 1 << 21, 40)):
-        serial, thread = (run([args.bin / "fsdp_overlap", mode, units, numel, ms, args.steps], args.ranks)["step"] for mode in ("serial", "thread"))
-        theirs = [run([sys.executable, __file__, "--rank", a, units, numel, ms, args.steps], args.ranks)["step"] for a in (0, 1)]
-        model = simulated(args.bin, args.ranks, link, units, numel, ms, True)
-        off.append(abs(model / thread - 1))
-        print(f"| {units} | {numel} | {ms} | {1e3 * serial:.0f} | {1e3 * thread:.0f} | {serial / thread:.2f} | {1e3 * theirs[0]:.0f} | "
-              f"{1e3 * theirs[1]:.0f} | {1e3 * model:.0f} | {100 * off[-1]:.0f} % |", flush=True)
+        def ours(mode):
+            return run([args.bin / "fsdp_overlap", mode, units, numel, ms, args.steps], args.ranks)["step"]
+        thread = ours("thread")
+        model = simulated(args.bin, args.ranks, link, units, numel, computes(args.bin, args.ranks, units, numel, ms, args.steps))
+        off.append(model / thread - 1)
+        row = [units, numel, ms, f"{1e3 * thread:.0f}", f"{1e3 * model:.0f}", f"{100 * off[-1]:+.0f} %"]
+        if not args.model:
+            serial = ours("serial")
+            theirs = [run([sys.executable, __file__, "--rank", a, units, numel, ms, args.steps], args.ranks)["step"] for a in (0, 1)]
+            row += [f"{1e3 * serial:.0f}", f"{serial / thread:.2f}", *(f"{1e3 * each:.0f}" for each in theirs)]
+        print("| " + " | ".join(map(str, row)) + " |", flush=True)
+    off = [abs(each) for each in off]
     print(f"off by {100 * statistics.median(off):.1f} % at the median, {100 * max(off):.0f} % at most")
 
 
