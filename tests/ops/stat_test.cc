@@ -4,9 +4,11 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 
 #include "tests/support/inspect_case.h"
 #include "tests/support/note_text.h"
+#include "tests/support/rank_archive.h"
 #include "tests/support/safetensors_file.h"
 
 namespace stat_test {
@@ -153,6 +155,27 @@ TEST_CASE("seeded NaN, Inf: one finding each in the optimizer fixtures") {
   }
   OpenedCheckpoint healthy = open_path(fixture("optim/healthy.pt"));
   CHECK(stat_checkpoint(healthy).ok());
+}
+
+TEST_CASE("Inf in a single number beside the model is no error: a best score begins so") {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  RankArchive archive;
+  const Value model = dict({{"0.weight", archive.tensor({2}, {1, 2})}});
+  const Value callbacks = dict({{"kth_value", archive.tensor(Shape{}, {kInf})}});
+  MemoryFileSystem fs;
+  fs.make_directories("/in");
+  fs.write_file("/in/a.pt",
+                archive.render(dict({{"state_dict", model}, {"callbacks", callbacks}})));
+  OpenedCheckpoint score = open_checkpoint(fs, "/in/a.pt");
+  const StatReport report = stat_checkpoint(score);
+  CHECK(report.ok());
+  REQUIRE(report.findings.size() == 1);
+  CHECK(report.findings[0].severity == Severity::kInfo);
+  RankArchive other;
+  const Value weights = dict({{"0.weight", other.tensor({2}, {1, kInf})}});
+  fs.write_file("/in/b.pt", other.render(dict({{"state_dict", weights}})));
+  OpenedCheckpoint weight = open_checkpoint(fs, "/in/b.pt");
+  CHECK_FALSE(stat_checkpoint(weight).ok());
 }
 
 TEST_CASE("constant and all-zero are told apart") {

@@ -8,6 +8,7 @@
 
 #include "tests/support/convert_case.h"
 #include "tests/support/inspect_case.h"
+#include "tests/support/rank_archive.h"
 #include "tests/support/safetensors_file.h"
 
 namespace summary_test {
@@ -137,6 +138,36 @@ TEST_CASE("optimizers are described: kind, dialect, leaves, groups") {
     CHECK(members == expected.members);
     CHECK(optim.groups[0].lr);
   }
+}
+
+TEST_CASE("tensors beside the model are no parameters, and fp32 copies train nothing") {
+  RankArchive archive;
+  const auto vector = [&] { return archive.tensor({2}, {1, 2}); };
+  const auto state = [&](bool trained) {
+    std::vector<std::pair<std::string, Value>> leaves = {{"fp32", vector()}};
+    if (trained) leaves.insert(leaves.end(), {{"exp_avg", vector()}, {"exp_avg_sq", vector()}});
+    return dict(std::move(leaves));
+  };
+  const Value model = dict({{"a.weight", vector()}, {"b.weight", vector()}});
+  const Value group =
+      dict({{"lr", archive.tensor(Shape{}, {0.5f})}, {"params", Value::list({text("a.weight")})}});
+  const Value optim =
+      dict({{"state", dict({{"a.weight", state(true)}, {"b.weight", state(false)}})},
+            {"param_groups", Value::list({group})}});
+  MemoryFileSystem fs;
+  fs.make_directories("/in");
+  fs.write_file(
+      "/in/a.pt",
+      archive.render(
+          dict({{"model", model}, {"optim", optim}, {"datamodule", dict({{"mix", vector()}})}})));
+  const SummaryReport summary = summarize(open_checkpoint(fs, "/in/a.pt"));
+  CHECK(summary.parameters == 2);
+  CHECK(summary.parameter_numel == 4);
+  CHECK(summary.trainable == 1);
+  CHECK(summary.frozen == 1);
+  REQUIRE(summary.optimizers.size() == 1);
+  REQUIRE(summary.optimizers[0].groups.size() == 1);
+  CHECK_FALSE(summary.optimizers[0].groups[0].lr);
 }
 
 TEST_CASE("tied weights are found by their one storage") {

@@ -230,8 +230,10 @@ void judge(const TensorStat& stat, std::vector<Note>& findings) {
     add(Finding::kNaN, Severity::kError,
         fmt::format("{} NaN, first at element {}", stat.nan, *stat.first_nan));
   const std::int64_t inf = stat.pos_inf + stat.neg_inf;
+  // A best score begins as Inf (Lightning's ModelCheckpoint keeps it).
+  const bool is_score = stat.kind == TensorKind::kOther && stat.count == 1;
   if (inf)
-    add(Finding::kInf, Severity::kError,
+    add(Finding::kInf, is_score ? Severity::kInfo : Severity::kError,
         fmt::format("{} Inf ({} positive, {} negative), first at element {}", inf, stat.pos_inf,
                     stat.neg_inf, *stat.first_inf));
   if (stat.kind != TensorKind::kParam || stat.count < 2) return;

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <tuple>
+#include <vector>
 
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/open/shared_storage.h"
@@ -38,7 +41,7 @@ std::vector<ByteRow> largest_first(std::map<std::string, ByteRow> rows) {
 bool is_counter(std::string_view name) {
   const std::string_view last = name.substr(name.rfind('.') + 1);
   for (std::string_view word : {"step", "global_step", "global_steps", "iteration", "iter", "epoch",
-                                "current_epoch", "samples", "tokens", "num_tokens"})
+                                "current_epoch", "batch", "samples", "tokens", "num_tokens"})
     if (last == word) return true;
   return false;
 }
@@ -169,7 +172,12 @@ class Summarizer {
     for (const OptimParameter& p : optim.parameters) {
       row.parameters_with_state += !p.leaves.empty();
       for (const OptimLeaf& leaf : p.leaves) leaves.insert(leaf.name);
-      if (p.group >= 0 || !p.leaves.empty()) trainable_.insert(p.fqn);
+      // DeepSpeed keeps fp32 copies of what it does not train, too.
+      const bool only_master =
+          !optim.groups.empty() && std::ranges::all_of(p.leaves, is_master_leaf, &OptimLeaf::name);
+      if (p.group < 0 && only_master) continue;
+      trainable_.insert(p.fqn);
+      if (p.weight != kNoTensor) trained_.insert(p.weight);  // of several models, one name each
     }
     row.leaves.assign(leaves.begin(), leaves.end());
     row.kind_source =
@@ -184,19 +192,52 @@ class Summarizer {
   }
 
   void parameters() {
+    std::vector<std::size_t> others;  // parameters that no optimizer names
     for (std::size_t i = 0; i < roles_.entries.size(); ++i) {
-      const Value& value = manifest_.state.entries[i].value;
-      if (!value.is_tensor()) continue;
-      const StoredTensor& tensor = manifest_.tensors[value.tensor_index()];
-      out_.buffers += tensor.kind == TensorKind::kBuffer;
-      const EntryRole& role = roles_.entries[i];
-      const bool is_copy = role.role == Role::kOther && !role.fqn.empty();
-      if (tensor.kind != TensorKind::kParam || is_copy) continue;
+      const StoredTensor* tensor = tensor_of(i);
+      if (tensor == nullptr) continue;
+      out_.buffers += tensor->kind == TensorKind::kBuffer;
+      // What a run keeps beside its model is of the same types and shapes.
+      if (tensor->kind != TensorKind::kParam || roles_.entries[i].role != Role::kModel) continue;
       ++out_.parameters;
-      out_.parameter_numel += tensor.spec.shape.numel();
-      if (out_.optimizers.empty() || unnamed_ids_ || role.role != Role::kModel) continue;
-      ++(trainable_.contains(role.fqn) ? out_.trainable : out_.frozen);
+      out_.parameter_numel += tensor->spec.shape.numel();
+      if (out_.optimizers.empty() || unnamed_ids_) continue;
+      is_trained(i) ? void(++out_.trainable) : others.push_back(i);
     }
+    if (others.empty()) return;
+    std::set<Place> trained;
+    for (std::size_t i = 0; i < roles_.entries.size(); ++i)
+      if (const StoredTensor* tensor = tensor_of(i); tensor != nullptr && is_trained(i))
+        if (const auto place = place_of(*tensor)) trained.insert(*place);
+    for (const std::size_t i : others) {
+      const auto place = place_of(*tensor_of(i));
+      ++(place && trained.contains(*place) ? out_.trainable : out_.frozen);
+    }
+  }
+
+  const StoredTensor* tensor_of(std::size_t entry) const {
+    const Value& value = manifest_.state.entries[entry].value;
+    return value.is_tensor() ? &manifest_.tensors[value.tensor_index()] : nullptr;
+  }
+  bool is_trained(std::size_t entry) const {
+    const EntryRole& role = roles_.entries[entry];
+    if (role.role != Role::kModel) return false;
+    return roles_.model_roots.size() > 1
+               ? trained_.contains(manifest_.state.entries[entry].value.tensor_index())
+               : trainable_.contains(role.fqn);
+  }
+
+  /// Where a tensor begins: names of one parameter (tied ones, of which one is listed) begin alike.
+  using Place = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint32_t,
+                           std::vector<std::int64_t>>;
+  std::optional<Place> place_of(const StoredTensor& tensor) const {
+    if (tensor.chunk_count == 0 || tensor.spec.shape.numel() == 0) return std::nullopt;
+    const Source& source = manifest_.source(tensor, 0);
+    const bool is_pending = source.kind == Source::Kind::kPending;
+    if (source.kind != Source::Kind::kExtent && !is_pending) return std::nullopt;
+    const auto extents = tensor.spec.shape.extents();
+    return Place(source.file, source.record, source.offset, is_pending ? source.side : 0,
+                 {extents.begin(), extents.end()});
   }
 
   void counters() {
@@ -234,7 +275,8 @@ class Summarizer {
   const Manifest& manifest_;
   Roles roles_;
   std::set<std::string> trainable_;
-  bool unnamed_ids_ = false;  // which parameters are trained is not known
+  std::set<std::uint32_t> trained_;  // their tensors
+  bool unnamed_ids_ = false;         // which parameters are trained is not known
   SummaryReport out_;
 };
 

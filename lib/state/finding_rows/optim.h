@@ -97,8 +97,10 @@ inline constexpr std::array<FindingInfo, 25> kOptimRows = {{
      "a tensor holds NaN; the first element is named", "",
      "The loss diverged, or bytes were damaged.",
      "Verify the checkpoint; resume from an older one."},
-    {Finding::kInf, "ST002", Severity::kError, "error", "",
-     "a tensor holds Inf; the first element is named", "",
+    {Finding::kInf, "ST002", Severity::kError, "error, info", "",
+     "a tensor holds Inf; the first element is named; info where it is a single number beside the "
+     "model (a best score begins so)",
+     "",
      "Gradients overflowed, or bytes were damaged.",
      "Verify the checkpoint; resume from an older one."},
     {Finding::kAllZero, "ST003", Severity::kWarning, "warning", "",
