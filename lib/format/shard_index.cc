@@ -193,8 +193,11 @@ ShardSet shards_of_index(const Directory& directory, const ShardNaming& naming, 
                                  info ? no_regular_file(info->type) : "missing"),
                      shard);
   }
+  // An adapter of PEFT's is no shard of the model that it stands beside (torchtune saves both).
+  constexpr std::string_view kAdapter = "adapter_model.";
   for (const FileInfo& info : directory.list())
     if (is_shard_file(info, naming) && info.name != index.param_groups &&
+        !info.name.starts_with(kAdapter) &&
         !std::binary_search(index.shards.begin(), index.shards.end(), info.name))
       findings.note(Finding::kStaleFile, Severity::kWarning,
                     fmt::format("ignored: {} does not name this file", index.file), info.name);

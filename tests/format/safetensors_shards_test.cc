@@ -235,4 +235,17 @@ TEST_CASE("damaged state of our own is corrupt") {
   }
 }
 
+TEST_CASE("an adapter beside the shards of its model is none that the index forgot") {
+  Folder folder;
+  folder.shard("model-00001-of-00001.safetensors", {"a"});
+  folder.shard("adapter_model.safetensors", {"a.lora_A.weight"});
+  folder.shard("other.safetensors", {"b"});
+  folder.text("model.safetensors.index.json",
+              R"({"metadata":{},"weight_map":{"a":"model-00001-of-00001.safetensors"}})");
+  const Manifest manifest = folder.read();
+  REQUIRE(codes(manifest) == std::vector<std::string>{"CK018 warning"});
+  CHECK(manifest.notes[0].file == "other.safetensors");
+  CHECK(manifest.tensors.size() == 1);
+}
+
 }  // namespace tessera::safetensors_shards_test
