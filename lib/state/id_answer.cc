@@ -265,7 +265,7 @@ std::pair<const Unit*, bool> choose(const Roles& roles, std::int32_t root,
   return {free == fitting.end() ? fitting[0] : *free, fitting.size() == 1};
 }
 
-/// Of the models, and of the weights of the one that is chosen, by order and shape.
+/// By order and shape: which model, and which of its weights.
 IdAnswer among_models(const Manifest& manifest, const Roles& roles, std::int32_t root,
                       const std::vector<OptimWeight>& weights, const IdShapes& ids,
                       const GivenWeights& given) {

@@ -17,7 +17,7 @@ inline constexpr std::string_view kOptimizerFolder = "optimizer_";  // accelerat
 /// other half, or there is none.
 std::vector<std::string> find_part_folders(const Directory& parent);
 
-/// Of several models or optimizers those of the first folder are "model" and "optimizer", the others
+/// Where there are several models or optimizers, those of the first folder are "model" and "optimizer", the others
 /// get their folder's number: "model_1".
 void number_root(Manifest& part, const std::string& folder, const std::string& first);
 
