@@ -168,6 +168,7 @@ TEST_CASE("tensors beside the model are no parameters, and fp32 copies train not
   REQUIRE(summary.optimizers.size() == 1);
   REQUIRE(summary.optimizers[0].groups.size() == 1);
   CHECK_FALSE(summary.optimizers[0].groups[0].lr);
+  CHECK(summary.optimizers[0].groups[0].lr_is_tensor);
 }
 
 TEST_CASE("tied weights are found by their one storage") {

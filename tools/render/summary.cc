@@ -152,6 +152,7 @@ std::string optimizer_lines(const OptimizerSummary& o, const Screen& screen) {
   for (const GroupSummary& group : o.groups) {
     std::string part = counted(group.members, "member");
     if (group.lr) part += ", lr " + real_text(*group.lr);
+    if (group.lr_is_tensor) part += ", lr a tensor";
     if (group.weight_decay) part += ", decay " + real_text(*group.weight_decay);
     groups.push_back(part);
     if (groups.size() == 3 && o.groups.size() > 3) {

@@ -34,6 +34,7 @@ struct GroupSummary {
   std::uint64_t members = 0;
   std::optional<double> lr;
   std::optional<double> weight_decay;
+  bool lr_is_tensor = false;  // its value is in the data, which a summary does not read
 };
 
 struct OptimizerSummary {

@@ -185,9 +185,12 @@ class Summarizer {
             ? "options of its groups"
             : "names of its state" +
                   std::string(optim.groups.empty() ? "" : " and options of its groups");
-    for (const OptimGroup& group : optim.groups)
-      row.groups.push_back({group.index, group.stored_members.size(), number_of(group.find("lr")),
-                            number_of(group.find("weight_decay"))});
+    for (const OptimGroup& group : optim.groups) {
+      const Value* lr = group.find("lr");
+      row.groups.push_back({group.index, group.stored_members.size(), number_of(lr),
+                            number_of(group.find("weight_decay")),
+                            lr != nullptr && lr->is_tensor()});
+    }
     out_.optimizers.push_back(std::move(row));
   }
 
