@@ -26,6 +26,7 @@
 #include "lib/live/record_proof.h"
 #include "lib/live/same_call.h"
 #include "lib/live/shared_memory.h"
+#include "lib/ops/open/flat_options.h"
 #include "lib/ops/open/sealed_directory.h"
 #include "lib/ops/open/unsure_names.h"
 #include "lib/state/live/wire.h"
@@ -138,6 +139,7 @@ class Loading {
     const auto has = [&](OptimDialect dialect) {
       return std::ranges::any_of(stored, [&](const auto& root) { return root.dialect == dialect; });
     };
+    if (has(OptimDialect::kFlat)) locate_flattened_options(source_, locating_);
     if (has(OptimDialect::kFlat)) add_notes(group_optimizers(source_.manifest));
     if (has(OptimDialect::kById) || has(OptimDialect::kLeafFirst))
       add_notes(rekey_optimizers(source_.manifest, OptimKeys::kFqn));

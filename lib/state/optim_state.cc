@@ -12,6 +12,7 @@
 #include "lib/state/id_answer.h"
 #include "lib/state/known_optimizers.h"
 #include "lib/state/role_names.h"
+#include "lib/state/same_bytes.h"
 
 namespace tessera {
 namespace {
@@ -81,7 +82,8 @@ class Canonical {
         roles_(roles),
         root_(static_cast<std::int32_t>(root)),
         given_(given),
-        listed_by_any_(listed_by_any) {
+        listed_by_any_(listed_by_any),
+        equal_tensors_(manifest) {
     out_.root = roles.optimizers[root].name;
     out_.dialect = roles.optimizers[root].dialect;
   }
@@ -198,21 +200,32 @@ class Canonical {
 
   /// Options are repeated for every FQN: parameters with equal options are one group again.
   void collect_flat_groups() {
+    struct Options {
+      ValueDict stored, compared;
+    };
     std::vector<std::string> order;
-    std::map<std::string, ValueDict> options;
+    std::map<std::string, Options> options;
     for (std::size_t i = 0; i < roles_.entries.size(); ++i) {
       const EntryRole& role = roles_.entries[i];
       if (role.role != Role::kOptimGroup || role.root != root_) continue;
       if (!options.contains(role.fqn)) order.push_back(role.fqn);
-      options[role.fqn].emplace_back(Value::string(role.leaf), manifest_.state.entries[i].value);
+      const Value& value = manifest_.state.entries[i].value;
+      Options& of = options[role.fqn];
+      of.stored.emplace_back(Value::string(role.leaf), value);
+      of.compared.emplace_back(Value::string(role.leaf), equal_tensors_(value));
     }
+    std::vector<const ValueDict*> compared;  // of each group
     for (const std::string& fqn : order) {
-      auto same = std::ranges::find_if(
-          out_.groups, [&](const OptimGroup& g) { return g.options == options[fqn]; });
-      if (same == out_.groups.end())
-        same = out_.groups.insert(
-            same, {static_cast<std::int64_t>(out_.groups.size()), {}, {}, options[fqn]});
-      for (std::string& member : members_by(fqn)) same->stored_members.push_back(std::move(member));
+      Options& of = options[fqn];
+      const auto found =
+          std::ranges::find_if(compared, [&](const ValueDict* d) { return *d == of.compared; });
+      const auto at = static_cast<std::size_t>(found - compared.begin());
+      if (found == compared.end()) {
+        compared.push_back(&of.compared);
+        out_.groups.push_back({static_cast<std::int64_t>(at), {}, {}, std::move(of.stored)});
+      }
+      for (std::string& member : members_by(fqn))
+        out_.groups[at].stored_members.push_back(std::move(member));
     }
   }
 
@@ -363,6 +376,7 @@ class Canonical {
   std::int32_t root_;
   GivenWeights& given_;
   std::set<std::uint32_t>& listed_by_any_;
+  EqualTensors equal_tensors_;
   std::vector<OptimWeight> unlisted_;
   OptimState out_;
   std::vector<OptimWeight> weights_;  // as stored

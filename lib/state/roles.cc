@@ -32,8 +32,8 @@ struct OptimPath {
   bool is_group = false;
   bool flat = false;           // one path item holds "state.<fqn>.<leaf>"
   bool per_parameter = false;  // groups: `rest` is a parameter, then its option
-  Path rest;                   // path items after `state` or `param_groups` (flat: empty)
-  std::string flat_rest;       // flat: the text after "state." or "param_groups."
+  Path rest;                   // path items after `state`, `param_groups` or the flat item
+  std::string flat_rest;       // flat: the item's text after "state." or "param_groups."
 };
 
 Path name_items(std::string_view name) {
@@ -86,7 +86,8 @@ std::vector<OptimPath> optim_paths(const StateEntry& entry) {
                          Path(items.begin() + i + 1, items.end()),
                          {}});
       else if (key.starts_with(prefix))
-        found.push_back({join(items, 0, i), is_group, true, false, {}, key.substr(prefix.size())});
+        found.push_back({join(items, 0, i), is_group, true, false,
+                         Path(items.begin() + i + 1, items.end()), key.substr(prefix.size())});
     }
     if (key == kParameterOptions && i + 2 < items.size())
       found.push_back(
@@ -102,10 +103,31 @@ std::pair<std::string, std::string> cut_leaf(const std::string& text) {
   return {text.substr(0, dot), text.substr(dot + 1)};
 }
 
+/// The same of a flattened item, with what lies inside of the leaf.
+std::pair<std::string, std::string> flat_parts(const OptimPath& path) {
+  auto parts = cut_leaf(path.flat_rest);
+  if (!path.rest.empty()) parts.second += "." + join(path.rest, 0, path.rest.size());
+  return parts;
+}
+
+/// PyTorch joins the keys of dicts inside of state by dots, too: what is no parameter of the groups
+/// is one of them and the beginning of a leaf.
+void cut_at_parameter(const std::set<std::string>& parameters, EntryRole& role) {
+  if (parameters.empty() || parameters.contains(role.fqn)) return;
+  std::string fqn = role.fqn;
+  for (std::size_t dot = fqn.rfind('.'); dot != std::string::npos; dot = fqn.rfind('.')) {
+    fqn.resize(dot);
+    if (!parameters.contains(fqn)) continue;
+    role.leaf = std::string(role.fqn.view().substr(dot + 1)) + "." + role.leaf;
+    role.fqn = fqn;
+    return;
+  }
+}
+
 /// FQN and leaf of a state entry: one path item is the FQN (or id), the rest the leaf; a path made
 /// from a name is cut at the leaf.
 std::pair<std::string, std::string> state_parts(const StateEntry& entry, const OptimPath& path) {
-  if (path.flat) return cut_leaf(path.flat_rest);
+  if (path.flat) return flat_parts(path);
   if (entry.path.size() > 1 && !path.rest.empty())
     return {path.rest[0].text(), join(path.rest, 1, path.rest.size())};
   return cut_leaf(join(path.rest, 0, path.rest.size()));
@@ -139,6 +161,7 @@ class Finder {
 
   Roles find() {
     find_optimizers();
+    find_flat_parameters();
     for (const Found& found : found_) assign_optimizer_entry(found);
     find_models(state_, roles_);
     return std::move(roles_);
@@ -255,6 +278,13 @@ class Finder {
     return false;
   }
 
+  /// Those whose options are flattened.
+  void find_flat_parameters() {
+    for (const Found& found : found_)
+      if (found.path.flat && found.path.is_group)
+        flat_parameters_[found.path.root].insert(flat_parts(found.path).first);
+  }
+
   void assign_optimizer_entry(const Found& found) {
     const OptimPath& path = found.path;
     const auto root = root_index_.find(path.root);
@@ -265,6 +295,7 @@ class Finder {
     if (!path.is_group) {
       role.role = Role::kOptimState;
       std::tie(role.fqn, role.leaf) = state_parts(entry_of(found), path);
+      if (path.flat) cut_at_parameter(flat_parameters_[path.root], role);
       if (is_of_optimizer(entry_of(found), path, dialect, role)) {
         role.role = Role::kOptimGroup;
         role.fqn = role.leaf = {};
@@ -288,7 +319,7 @@ class Finder {
       role.fqn = std::move(fqn);
       role.leaf = std::move(option);
     } else if (path.flat) {
-      std::tie(role.fqn, role.leaf) = cut_leaf(path.flat_rest);
+      std::tie(role.fqn, role.leaf) = flat_parts(path);
     } else if (const auto group = group_number(path.rest)) {
       role.group = *group;
       role.leaf = join(path.rest, 1, path.rest.size());
@@ -326,6 +357,7 @@ class Finder {
   std::vector<Found> found_;
   std::set<std::string> grouped_, accepted_, mixed_;  // roots, by what stands below them
   std::set<std::string> wrapped_;                     // roots of Megatron-FSDP
+  std::map<std::string, std::set<std::string>> flat_parameters_;  // by root
   std::map<std::string, std::int32_t> root_index_;
   Roles roles_;
 };

@@ -1,5 +1,10 @@
 #include "lib/state/same_bytes.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lib/state/edit/tensor_remapper.h"
+
 namespace tessera {
 namespace {
 
@@ -52,6 +57,35 @@ bool same_stored(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
 bool same_bytes(const Manifest& manifest, std::uint32_t a, std::uint32_t b) {
   return manifest.tensors[a].spec.dtype == manifest.tensors[b].spec.dtype &&
          same_stored(manifest, a, b);
+}
+
+Value EqualTensors::operator()(const Value& value) {
+  if (!value.holds_tensors()) return value;
+  return TensorRemapper([this](std::uint32_t t) {
+    return first_.try_emplace(content_of(t), t).first->second;
+  })(value);
+}
+
+std::string EqualTensors::content_of(std::uint32_t tensor) const {
+  const StoredTensor& stored = manifest_.tensors[tensor];
+  const std::string alone = fmt::format("#{}", tensor);
+  if (stored.chunk_count != 1 ||
+      manifest_.chunk(stored, 0) != Chunk::whole_of(Box::whole(stored.spec.shape)))
+    return alone;
+  const Source& source = manifest_.source(stored, 0);
+  if (source.kind == Source::Kind::kPending && manifest_.names_own_bytes) return alone;
+  std::string text =
+      fmt::format("{} {} {} {} {} {}", stored.spec.to_string(), torch_name(stored.stored_dtype()),
+                  stored.quant, static_cast<int>(source.kind), source.flags, source.view);
+  if (source.kind == Source::Kind::kExtent && source.side > 0)
+    text += fmt::format(" strides {}", fmt::join(manifest_.strides[source.side - 1], ","));
+  else
+    text += fmt::format(" side {}", source.side);
+  if (source.kind != Source::Kind::kExtent || source.record == 0)
+    return fmt::format("{} file {} {}+{}", text, source.file, source.offset, source.length);
+  const Record& record = manifest_.records[source.record - 1];
+  return fmt::format("{} record {} {:08x} {}+{}", text, record.length, record.crc32,
+                     source.offset - record.offset, source.length);
 }
 
 }  // namespace tessera

@@ -5,7 +5,9 @@
 #include <tessera/state/manifest.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 
 namespace tessera {
 
@@ -17,5 +19,19 @@ std::optional<bool> known_equal(const Manifest& manifest, const Source& a, const
 bool same_stored(const Manifest& manifest, std::uint32_t a, std::uint32_t b);
 /// ... and the same tensor.
 bool same_bytes(const Manifest& manifest, std::uint32_t a, std::uint32_t b);
+
+/// Compares values with tensors inside by what these hold, as known_equal() knows it.
+class EqualTensors {
+ public:
+  explicit EqualTensors(const Manifest& manifest) : manifest_(manifest) {}
+  /// The value with one number for all tensors that are equal: values are equal where these are.
+  Value operator()(const Value& value);
+
+ private:
+  std::string content_of(std::uint32_t tensor) const;
+
+  const Manifest& manifest_;
+  std::map<std::string, std::uint32_t> first_;  // by content
+};
 
 }  // namespace tessera

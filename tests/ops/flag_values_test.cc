@@ -4,6 +4,7 @@
 #include <tessera/base/error.h>
 #include <tessera/format/deepspeed_zero.h>
 #include <tessera/format/registry.h>
+#include <tessera/state/flat_keys.h>
 #include <tessera/state/roles.h>
 
 #include <catch2/catch.hpp>
@@ -102,10 +103,43 @@ TEST_CASE("the optimizer is keyed as --optim-keys says, or the value is refused"
   MemoryFileSystem fs;
   const std::string source =
       save_made(fs, random_optimizer(7051, OptimizerKind::kAdam, OptimizerForm::kNames));
-  for (const OptimKeys value : {OptimKeys::kId, OptimKeys::kFqn}) {
+  for (const OptimKeys value : {OptimKeys::kId, OptimKeys::kFqn, kFlatKeys}) {
     ConvertOptions options = convert_options(source, "/hf", std::nullopt, "hf");
     options.optim_keys = value;
     CHECK(status_of(fs, options).code == Code::kInvalidArgument);
+  }
+}
+
+TEST_CASE("flattened keys are written where training code reads them, elsewhere refused by name") {
+  for (const OptimizerForm form :
+       {OptimizerForm::kNames, OptimizerForm::kIds, OptimizerForm::kFlat}) {
+    MemoryFileSystem fs;
+    const std::string source = save_made(fs, random_optimizer(7051, OptimizerKind::kAdam, form));
+    const auto flattened = [](const Manifest& m) {
+      return find_roles(m.state).optimizers.at(0).dialect == OptimDialect::kFlat;
+    };
+    const auto grouped = [&](const Manifest& m) { return !flattened(m); };
+    check_value(fs, source, keys("flat", kFlatKeys, flattened), 4);
+    check_value(fs, source, keys("id", OptimKeys::kId, grouped), 4);
+    check_value(fs, source, keys("fqn", OptimKeys::kFqn, grouped), 8);
+    std::vector<std::string> taken;
+    for (const std::string& format : formats()) {
+      ConvertOptions options = convert_options(source, "/out", std::nullopt, format);
+      options.optim_keys = kFlatKeys;
+      options.dry_run = true;
+      const Status status = status_of(fs, options);
+      CAPTURE(format, status.to_string());
+      if (status.ok()) {
+        taken.push_back(format);
+        continue;
+      }
+      CHECK(status.code == Code::kInvalidArgument);
+      CHECK_THAT(status.message, Catch::Contains("--optim-keys flat is for "));
+      CHECK_THAT(status.message, Catch::Contains("not for " + format));
+    }
+    std::ranges::sort(taken);
+    CHECK(taken == std::vector<std::string>{"torch-checkpointing", "torch-dcp", "torch-rank-files",
+                                            "torch-save"});
   }
 }
 

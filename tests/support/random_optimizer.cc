@@ -197,13 +197,13 @@ class Maker {
     if (kind_ == Kind::kApex || kind_ == Kind::kTransformerEngine || kind_ == Kind::kDeepSpeedAdam)
       options.emplace_back("step", Value::integer(kind_ == Kind::kDeepSpeedAdam ? 0 : 17));
     if (kind_ == Kind::kUnknown) options.emplace_back("novel_option", Value::string("x"));
+    if (named_) options.emplace_back("param_names", Value::list(names));
     if (form_ == OptimizerForm::kFlat) {
       for (const Value& name : names)
         for (const auto& [option, value] : options)
           add({key("optim"), key("param_groups." + name.as_string() + "." + option)}, value);
       return;
     }
-    if (named_) options.emplace_back("param_names", Value::list(std::move(names)));
     options.emplace_back("params", Value::list(std::move(members)));
     for (const auto& [option, value] : options)
       add({key("optim"), key("param_groups"), {PathItem::Kind::kIndex, g, ""}, key(option)}, value);

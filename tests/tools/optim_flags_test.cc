@@ -1,5 +1,6 @@
 // --optim-keys and --prefer: what they accept, and what they do to a real checkpoint.
 #include <tessera/base/error.h>
+#include <tessera/state/flat_keys.h>
 
 #include <catch2/catch.hpp>
 
@@ -19,10 +20,13 @@ Arguments parse(std::vector<std::string> words) { return parse_arguments(Tool::k
 }  // namespace
 
 TEST_CASE("optimizer keys and preferred weights are one of their words") {
-  const auto parsed = [](std::vector<std::string> words) { return parse(std::move(words)).convert; };
+  const auto parsed = [](std::vector<std::string> words) {
+    return parse(std::move(words)).convert;
+  };
   CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys", "fqn"}).optim_keys ==
         OptimKeys::kFqn);
   CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys=id"}).optim_keys == OptimKeys::kId);
+  CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys=flat"}).optim_keys == kFlatKeys);
   CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys=keep"}).optim_keys ==
         OptimKeys::kKeep);
   CHECK(parsed({"s", "d", "--to", "hf", "--prefer", "master"}).prefer_master);
@@ -46,6 +50,27 @@ TEST_CASE("ids become names and names become ids on the command line") {
   CHECK(testing::inspect({"hash", folder / "back.pt", "--format", "json"})
             .out.find(R"("name":"optim.state.0.exp_avg")") != std::string::npos);
   CHECK(testing::inspect({"diff", source, folder / "back.pt"}).exit == 0);
+}
+
+TEST_CASE("ids become flattened keys and come back on the command line") {
+  const testing::TemporaryFolder folder;
+  const std::string source = testing::case_path("torchsave/adamw_zip");
+  const auto flat =
+      testing::convert({source, folder / "flat.pt", "--optim-keys", "flat", "--verify"});
+  INFO(flat.err);
+  REQUIRE(flat.exit == 0);
+  CHECK_THAT(testing::inspect({"ls", folder / "flat.pt", "--format", "json"}).out,
+             Contains(R"("optim.param_groups.embed.weight.lr")"));
+  CHECK(testing::inspect({"diff", source, folder / "flat.pt"}).exit == 0);
+  const auto back =
+      testing::convert({folder / "flat.pt", folder / "back.pt", "--optim-keys", "id", "--verify"});
+  INFO(back.err);
+  REQUIRE(back.exit == 0);
+  CHECK(testing::inspect({"diff", source, folder / "back.pt"}).exit == 0);
+  const auto refused =
+      testing::convert({source, folder / "x", "--to", "safetensors", "--optim-keys", "flat"});
+  CHECK(refused.exit == 2);
+  CHECK_THAT(refused.err, Contains("--optim-keys flat is for"));
 }
 
 TEST_CASE("an exported model takes its weights from the master copies when asked") {

@@ -125,8 +125,9 @@ void visit_convert_flags(Options& o, Visitor& visit) {
       {"--rank-state", "keep|drop|rank0|error",
        "what becomes of state that ranks own; default: keep, error where their number changes"},
       o.rank_state);
-  visit.flag({"--optim-keys", "keep|fqn|id",
-              "key optimizer state by parameter name or by integer id; default: as stored"},
+  visit.flag({"--optim-keys", "keep|fqn|id|flat",
+              "key optimizer state by parameter name, by integer id, or flattened as PyTorch does; "
+              "default: as stored"},
              o.optim_keys);
   visit.flag({"--prefer", "stored|master",
               "take weights as stored (the default), or from their fp32 master copies"},

@@ -7,6 +7,7 @@
 #include <tessera/format/safetensors.h>
 #include <tessera/format/training_folder.h>
 #include <tessera/reshard/tensor_reader.h>
+#include <tessera/state/flat_keys.h>
 #include <tessera/state/roles.h>
 #include <tessera/state/state_values.h>
 #include <tessera/tensor/cast.h>
@@ -29,6 +30,7 @@
 #include "lib/ops/open/beside.h"
 #include "lib/ops/open/damage_elsewhere.h"
 #include "lib/ops/open/dequantize.h"
+#include "lib/ops/open/flat_options.h"
 #include "lib/ops/open/index_layout.h"
 #include "lib/ops/open/path_resolve.h"
 #include "lib/ops/open/unsure_names.h"
@@ -53,6 +55,14 @@ void refuse_whole_module(const Balance& balance, const std::string& root) {
                         printable(module)),
             "--to safetensors writes its tensors, and lists what is left out");
   }
+}
+
+/// Training code loads from it what PyTorch flattened: Python's dicts stay as they are, and the
+/// optimizer has no form of the format's own.
+bool keeps_state_dicts(const FormatDriver& driver) {
+  const Capabilities like = driver.capabilities();
+  return like.writes && like.keeps_opaque && !like.names_optimizers &&
+         like.megatron == MegatronForm::kNone && as_training_folder(driver) == nullptr;
 }
 
 }  // namespace
@@ -119,6 +129,13 @@ void Conversion::require_keys_possible() const {
                      "the names of parameters",
                      driver_->id()),
          "leave it out, or write torch-save, which keeps ids");
+  if (options_.optim_keys != kFlatKeys || keeps_state_dicts(*driver_)) return;
+  std::vector<std::string_view> ids;
+  for (const FormatDriver* driver : all_formats())
+    if (keeps_state_dicts(*driver)) ids.push_back(driver->id());
+  fail(Code::kInvalidArgument,
+       fmt::format("--optim-keys flat is for {}, not for {}", fmt::join(ids, ", "), driver_->id()),
+       "leave it out");
 }
 
 /// Before any work, and in a dry run too.
@@ -157,6 +174,7 @@ void Conversion::edit_optimizers() {
     std::vector<Note> notes = prefer_masters(manifest);
     append(report_.notes, notes);
   }
+  if (!options_.salvage) locate_flattened_options(source_, read_);
   std::vector<Note> notes = rekey_optimizers(manifest, options_.optim_keys);
   append(report_.notes, notes);
   report_.balance.restate(manifest, "optimizer keys and masters");

@@ -13,6 +13,7 @@
 
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/inspect/optim_values.h"
+#include "lib/ops/open/flat_options.h"
 #include "lib/ops/open/value_budget.h"
 
 // Structure first (no tensor byte), then one pass over the moments and weights.
@@ -316,6 +317,7 @@ OptimReport inspect_optimizer(OpenedCheckpoint& checkpoint, OpenedCheckpoint* ot
   if (other) report.other_path = other->path;
   expand_state_values(checkpoint.manifest);
   if (other) expand_state_values(other->manifest);
+  locate_flattened_options(checkpoint, read_options(options.transfer));
   const std::vector<OptimState> states =
       canonical_optim_states(checkpoint.manifest, find_roles(checkpoint.manifest.state));
   std::vector<OptimState> others;

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/state/flat_keys.h>
 #include <tessera/state/optim_edit.h>
 #include <tessera/state/optim_state.h>
+#include <tessera/state/state_values.h>
 
 #include <algorithm>
 #include <map>
@@ -10,6 +12,8 @@
 #include <utility>
 
 #include "lib/state/edit/fqn_place.h"
+#include "lib/state/edit/optim_flatten.h"
+#include "lib/state/edit/optim_place.h"
 #include "lib/state/role_names.h"
 
 namespace tessera {
@@ -19,7 +23,7 @@ constexpr std::string_view kNames = "param_names";
 
 PathItem id_item(const std::string& text) { return int_key_item(id_value(text).as_int()); }
 
-/// Rekeys one optimizer of a manifest.
+/// Gives one optimizer of a manifest names or ids, and groups with lists of members.
 class Rekeyer {
  public:
   Rekeyer(Manifest& manifest, const Roles& roles, std::size_t root, const OptimState& optim,
@@ -27,29 +31,41 @@ class Rekeyer {
       : manifest_(manifest),
         roles_(roles),
         root_(static_cast<std::int32_t>(root)),
-        name_(roles.optimizers[root].name),
-        dialect_(roles.optimizers[root].dialect),
+        of_(roles.optimizers[root]),
+        name_(of_.name),
         optim_(optim),
         to_ids_(keys == OptimKeys::kId) {}
 
   void run() {
     to_ids_ ? number() : name();
     std::vector<StateEntry> entries;
-    bool groups_done = false;
+    std::vector<std::size_t> places;
+    bool any_state = false;
+    std::optional<std::size_t> groups;
     for (std::size_t i = 0; i < roles_.entries.size(); ++i) {
+      places.push_back(entries.size());
       StateEntry& entry = manifest_.state.entries[i];
       const EntryRole& role = roles_.entries[i];
+      const bool state = role.root == root_ && role.role == Role::kOptimState;
       const bool group = role.root == root_ && role.role == Role::kOptimGroup;
-      if (group && dialect_ == OptimDialect::kFlat) {
-        if (!std::exchange(groups_done, true)) add_groups(entries, entry);
+      if (group && of_.dialect == OptimDialect::kFlat) {
+        if (!groups) {
+          groups = i;
+          add_groups(entries);
+        }
         continue;
       }
-      if (role.root == root_ && role.role == Role::kOptimState) move_state(entry, role);
+      if (state) move_state(entry, role);
+      any_state |= state;
       if (group && lists_members(role, entry)) entry.value = members(entry.value);
       entries.push_back(std::move(entry));
     }
+    places.push_back(entries.size());
+    if (groups && !any_state) note_empty_state(entries[places[*groups]], *groups);
     manifest_.state.entries = std::move(entries);
-    for (ContainerNote& note : manifest_.state.containers) move_container(note.path);
+    move_containers(places);
+    // Options of one group had a tensor for each of its members: those that nothing has now go.
+    if (groups) keep_entries(manifest_, std::vector<bool>(manifest_.state.entries.size(), true));
     if (to_ids_) keep_names();
   }
 
@@ -163,47 +179,73 @@ class Rekeyer {
     return to_ids_ ? id_item(keys_.at(key)) : key_item(keys_.at(key));
   }
 
-  /// Items of `path` before its `state` (or "state.<...>"); nullopt when the whole is one dotted
-  /// key.
-  std::optional<std::size_t> state_position(const Path& path) const {
-    if (path.size() == 1 && !starts_with_root(path[0].text())) return std::nullopt;
-    for (std::size_t i = 0; i < path.size(); ++i) {
-      const std::string text = path[i].text();
-      if (text != "state" && !text.starts_with("state.")) continue;
-      if (dotted(Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(i))) == name_)
-        return i;
-    }
-    return std::nullopt;
-  }
-
   void move_state(StateEntry& entry, const EntryRole& role) {
-    const auto at = state_position(entry.path);
-    if (at) {
-      Path path(entry.path.begin(), entry.path.begin() + static_cast<std::ptrdiff_t>(*at));
-      path.push_back(key_item("state"));
-      path.push_back(item_of(role.fqn));
-      const bool nested = dialect_ == OptimDialect::kById || dialect_ == OptimDialect::kByFqn;
-      if (nested)
-        path.insert(path.end(), entry.path.begin() + static_cast<std::ptrdiff_t>(*at) + 2,
-                    entry.path.end());
-      else if (!role.leaf.empty())
-        path.push_back(key_item(role.leaf));
-      entry.path = std::move(path);
-      entry.name = dotted(entry.path);
-    } else {  // names alone, cut by no path
-      entry.name = fmt::format("{}{}state.{}{}{}", name_, name_.empty() ? "" : ".",
-                               keys_.at(role.fqn), role.leaf.empty() ? "" : ".", role.leaf);
-      entry.path = {key_item(entry.name)};
+    const bool by_name_alone = entry.path.size() == 1 && !starts_with_root(entry.path[0].text());
+    const OptimPlace place = optim_place(entry, role, of_);
+    if (by_name_alone) {
+      const std::string name =
+          fmt::format("{}{}state.{}{}{}", name_, name_.empty() ? "" : ".", keys_.at(role.fqn),
+                      role.leaf.empty() ? "" : ".", role.leaf);
+      return move_entry(manifest_, entry, {key_item(name)});
     }
-    for_each_tensor(entry.value, [&](std::uint32_t t) { manifest_.tensors[t].name = entry.name; });
+    Path path = below(place.root, {key_item("state"), item_of(role.fqn)});
+    path.insert(path.end(), place.rest.begin(), place.rest.end());
+    move_entry(manifest_, entry, std::move(path));
   }
 
-  void move_container(Path& path) const {
-    const auto at = state_position(path);
-    const bool nested = dialect_ == OptimDialect::kById || dialect_ == OptimDialect::kByFqn;
-    if (!at || !nested || *at + 1 >= path.size() || path[*at].text() != "state") return;
+  /// Where nothing has state, the flattened form has no `state`, which torch.optim asks for.
+  void note_empty_state(const StateEntry& group, std::size_t entries_before) {
+    const auto at = static_cast<std::ptrdiff_t>(optim_word(group.path, name_).value());
+    manifest_.state.containers.push_back(
+        {below(Path(group.path.begin(), group.path.begin() + at), "state"),
+         Value::Kind::kDict,
+         {},
+         entries_before});
+  }
+
+  void move_containers(const std::vector<std::size_t>& places) {
+    std::vector<ContainerNote> moved;
+    for (ContainerNote& note : manifest_.state.containers) {
+      auto path = moved_container(note.path);
+      if (!path) continue;
+      note.path = std::move(*path);
+      if (note.entries_before < places.size()) note.entries_before = places[note.entries_before];
+      moved.push_back(std::move(note));
+    }
+    manifest_.state.containers = std::move(moved);
+  }
+
+  /// nullopt: a container of the old form, or of options that another parameter has as well.
+  std::optional<Path> moved_container(const Path& path) const {
+    const auto at = optim_word(path, name_);
+    if (!at) return path;
+    const std::string word = path[*at].text();
+    const auto join = [&](std::initializer_list<PathItem> items, const Path& leaf,
+                          std::size_t from) {
+      Path made = below(Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(*at)), items);
+      made.insert(made.end(), leaf.begin(), leaf.end());
+      made.insert(made.end(), path.begin() + static_cast<std::ptrdiff_t>(from), path.end());
+      return made;
+    };
+    if (starts_with_root(word)) {
+      const auto spelled = [&word](const auto& known) {
+        return word.substr(word.find('.') + 1).starts_with(known.first + ".");
+      };
+      if (word.starts_with("state.")) {
+        const auto key = std::ranges::find_if(keys_, spelled);
+        return key == keys_.end() ? path
+                                  : join({key_item("state"), item_of(key->first)},
+                                         flat_leaf(word, key->first), *at + 1);
+      }
+      const auto group = std::ranges::find_if(spoken_for_, spelled);
+      if (group == spoken_for_.end()) return std::nullopt;
+      return join({key_item("param_groups"), index_item(group->second)},
+                  flat_leaf(word, group->first), *at + 1);
+    }
+    if (word != "state" || *at + 1 >= path.size()) return path;
+    if (of_.dialect == OptimDialect::kLeafFirst) return std::nullopt;
     const std::string key = path[*at + 1].text();
-    if (keys_.contains(key)) path[*at + 1] = item_of(key);
+    return keys_.contains(key) ? join({key_item("state"), item_of(key)}, {}, *at + 2) : path;
   }
 
   /// One group's `params`, or all groups as one value.
@@ -230,46 +272,52 @@ class Rekeyer {
     return Value::list(std::move(items), value.kind());
   }
 
-  /// Groups where options stood flattened, one by one for each parameter.
-  void add_groups(std::vector<StateEntry>& entries, const StateEntry& first) const {
-    Path root;
-    for (const PathItem& item : first.path) {
-      if (item.text().starts_with("param_groups.") || item.text() == "param_to_group_meta") break;
-      root.push_back(item);
-    }
-    for (std::size_t g = 0; g < optim_.groups.size(); ++g) {
-      const auto add = [&](const std::string& option, Value value) {
-        StateEntry& made = entries.emplace_back();
-        made.path = root;
-        made.path.push_back(key_item("param_groups"));
-        made.path.push_back(index_item(g));
-        made.path.push_back(key_item(option));
-        made.name = dotted(made.path);
-        made.value = std::move(value);
-        for_each_tensor(made.value,
-                        [&](std::uint32_t t) { manifest_.tensors[t].name = made.name; });
-      };
-      for (const auto& [key, value] : optim_.groups[g].options)
-        add(key.is_string() ? key.as_string() : "?", value);
+  /// Groups where options stood flattened, one by one for each parameter: those of the first one.
+  void add_groups(std::vector<StateEntry>& entries) {
+    std::map<std::string, std::vector<std::size_t>> options;
+    for (std::size_t i = 0; i < roles_.entries.size(); ++i)
+      if (const EntryRole& role = roles_.entries[i];
+          role.root == root_ && role.role == Role::kOptimGroup)
+        options[role.fqn].push_back(i);
+    for (const OptimGroup& group : optim_.groups) {
+      const auto g = static_cast<std::int64_t>(spoken_for_.size());
+      const std::string speaker = speaker_of(group, options);
+      spoken_for_.emplace(speaker, g);
+      Path place;
+      for (const std::size_t i : options.at(speaker)) {
+        OptimPlace from = optim_place(manifest_.state.entries[i], roles_.entries[i], of_);
+        place = below(from.root, {key_item("param_groups"), index_item(g)});
+        Path path = place;
+        path.insert(path.end(), from.rest.begin(), from.rest.end());
+        move_entry(manifest_, entries.emplace_back(manifest_.state.entries[i]), std::move(path));
+      }
       ValueList items;
-      for (const std::string& member : optim_.groups[g].stored_members)
+      for (const std::string& member : group.stored_members)
         items.push_back(to_ids_ ? id_value(keys_.at(member)) : Value::string(keys_.at(member)));
-      add("params", Value::list(std::move(items)));
+      StateEntry& params = entries.emplace_back();
+      params.value = Value::list(std::move(items));
+      move_entry(manifest_, params, below(place, "params"));
     }
+  }
+
+  /// Under whose name the options of the group's first member stand: Megatron-FSDP cuts a gated
+  /// matrix in halves, "_w" and "_v", not its options.
+  static std::string speaker_of(const OptimGroup& group,
+                                const std::map<std::string, std::vector<std::size_t>>& options) {
+    const std::string& first = group.stored_members.at(0);
+    return options.contains(first) ? first : first.substr(0, first.size() - 2);
   }
 
   Manifest& manifest_;
   const Roles& roles_;
   std::int32_t root_;
+  const OptimizerRoot& of_;
   const std::string& name_;
-  OptimDialect dialect_;
   const OptimState& optim_;
   bool to_ids_;
-  std::map<std::string, std::string> keys_;  // stored key -> new one
+  std::map<std::string, std::string> keys_;         // stored key -> new one
+  std::map<std::string, std::int64_t> spoken_for_;  // kFlat: whose options a group's are -> group
 };
-
-/// Members listed as ids, without any state, are ids too.
-bool keyed_by_id(const OptimState& optim) { return optim.dialect == OptimDialect::kById; }
 
 Note inferred_names(const OptimState& optim) {
   return {Finding::kRekey, Severity::kInfo,
@@ -278,22 +326,40 @@ Note inferred_names(const OptimState& optim) {
           "", ""};
 }
 
+Note grouped_options(const OptimState& optim) {
+  return {Finding::kRekey, Severity::kInfo,
+          fmt::format("{}: options of {} parameters became {} group{}", optimizer_text(optim.root),
+                      optim.parameters.size(), optim.groups.size(),
+                      optim.groups.size() == 1 ? "" : "s"),
+          "", ""};
+}
+
+/// Rekeys the optimizer at `root` where it is not keyed that way yet.
+void rekey(Manifest& manifest, std::size_t root, OptimKeys keys, std::vector<Note>& notes) {
+  const Roles roles = find_roles(manifest.state);
+  const OptimDialect dialect = roles.optimizers[root].dialect;
+  if (dialect == (keys == OptimKeys::kId ? OptimDialect::kById : OptimDialect::kByFqn)) return;
+  const OptimState optim = canonical_optim_states(manifest, roles).at(root);
+  Rekeyer(manifest, roles, root, optim, keys).run();
+  if (dialect == OptimDialect::kById) notes.push_back(inferred_names(optim));
+  if (dialect == OptimDialect::kFlat) notes.push_back(grouped_options(optim));
+}
+
 }  // namespace
 
 std::vector<Note> rekey_optimizers(Manifest& manifest, OptimKeys keys) {
   std::vector<Note> notes;
   if (keys == OptimKeys::kKeep) return notes;
+  if (keys == kFlatKeys) expand_state_values(manifest);
   const std::size_t count = find_roles(manifest.state).optimizers.size();
   if (count == 0) fail(Code::kUnsupported, "there is no optimizer here to rekey");
   for (std::size_t root = 0; root < count; ++root) {
-    const Roles roles = find_roles(manifest.state);
-    const OptimState optim = canonical_optim_states(manifest, roles).at(root);
-    const bool done = keys == OptimKeys::kId ? keyed_by_id(optim)
-                                             : optim.dialect == OptimDialect::kByFqn ||
-                                                   optim.dialect == OptimDialect::kFlat;
-    if (done) continue;
-    Rekeyer(manifest, roles, root, optim, keys).run();
-    if (keyed_by_id(optim)) notes.push_back(inferred_names(optim));
+    if (keys != kFlatKeys) {
+      rekey(manifest, root, keys, notes);
+    } else if (!is_flattened(manifest, root)) {
+      rekey(manifest, root, OptimKeys::kFqn, notes);
+      notes.push_back(flatten_optimizer(manifest, root));
+    }
   }
   check_unique(manifest.state, Code::kUnsupported);
   return notes;
@@ -302,17 +368,9 @@ std::vector<Note> rekey_optimizers(Manifest& manifest, OptimKeys keys) {
 std::vector<Note> group_optimizers(Manifest& manifest) {
   std::vector<Note> notes;
   const std::size_t count = find_roles(manifest.state).optimizers.size();
-  for (std::size_t root = 0; root < count; ++root) {
-    const Roles roles = find_roles(manifest.state);
-    if (roles.optimizers[root].dialect != OptimDialect::kFlat) continue;
-    const OptimState optim = canonical_optim_states(manifest, roles).at(root);
-    Rekeyer(manifest, roles, root, optim, OptimKeys::kFqn).run();
-    notes.push_back({Finding::kRekey, Severity::kInfo,
-                     fmt::format("{}: options of {} parameters became {} group{}",
-                                 optimizer_text(optim.root), optim.parameters.size(),
-                                 optim.groups.size(), optim.groups.size() == 1 ? "" : "s"),
-                     "", ""});
-  }
+  for (std::size_t root = 0; root < count; ++root)
+    if (find_roles(manifest.state).optimizers[root].dialect == OptimDialect::kFlat)
+      rekey(manifest, root, OptimKeys::kFqn, notes);
   if (!notes.empty()) check_unique(manifest.state, Code::kUnsupported);
   return notes;
 }
