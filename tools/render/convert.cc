@@ -113,13 +113,17 @@ std::string verified_lines(const ConvertReport& r, const Screen& screen) {
   std::string what;
   for (std::size_t i = 0; i < all.size(); ++i)
     what += (i == 0 ? "" : i + 1 < all.size() ? ", " : " and ") + all[i];
-  std::string text = fact_line("verified",
-                               what.empty() ? "that it is empty, as the source is"
-                                            : what + (what == "content" ? " equals" : " equal") +
-                                                  " the source" + not_compared_text(r.not_compared),
-                               screen);
-  for (std::size_t i = 0; i < scope.not_compared.size(); ++i)
-    text += fact_lines(i == 0 ? "but" : "", printable(scope.not_compared[i]), 2, screen);
+  // What was left out comes first (verify_scope()); it stands in the balance.
+  const std::size_t left_out = r.balance.left_out().size();
+  const std::string of_it = left_out == 0 ? "" : "of what was written, ";
+  std::string text =
+      fact_line("verified",
+                what.empty() ? "that it is empty, as the source is"
+                             : of_it + what + (what == "content" ? " equals" : " equal") +
+                                   " the source" + not_compared_text(r.not_compared),
+                screen);
+  for (std::size_t i = left_out; i < scope.not_compared.size(); ++i)
+    text += fact_lines(i == left_out ? "but" : "", printable(scope.not_compared[i]), 2, screen);
   return text;
 }
 
