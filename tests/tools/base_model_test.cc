@@ -73,6 +73,40 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a model's folder in the hub's cache is its only revision where none is main") {
+  const TemporaryFolder t;
+  make_cache(t / "hub");
+  const std::string model = t / "hub/models--me--tiny";
+  std::filesystem::remove_all(model + "/refs");
+  const std::pair<std::string, std::string> flags[] = {{"--base-model", model},
+                                                       {"--copy-assets=" + model, ""}};
+  const auto run = [&](const std::pair<std::string, std::string>& flag) {
+    std::vector<std::string> words = {case_path(kSource), t / "out", "--to", "hf",
+                                      "--force",          flag.first};
+    if (!flag.second.empty()) words.push_back(flag.second);
+    return convert(words);
+  };
+  for (const auto& flag : flags) {
+    const CommandResult result = run(flag);
+    INFO(flag.first << result.err << result.out);
+    CHECK(result.exit == 0);
+    CHECK(std::filesystem::exists(t / "out/config.json"));
+    std::filesystem::remove_all(t / "out");
+  }
+  std::filesystem::create_directories(model + "/snapshots/def456");
+  for (const auto& flag : flags) {
+    const CommandResult result = run(flag);
+    INFO(flag.first);
+    CHECK(result.exit == 3);
+    CHECK_THAT(result.err, Contains("several revisions") && Contains("abc123, def456"));
+  }
+  put(t / "own/config.json", "{}");
+  std::filesystem::create_directories(t / "own/snapshots/abc");
+  CHECK(convert({case_path(kSource), t / "out", "--to", "hf", "--base-model", t / "own"}).exit ==
+        0);
+  CHECK(text_of(t / "out/config.json") == "{}");
+}
+
 TEST_CASE("a base that is not there is named, with what brings it") {
   const TemporaryFolder t;
   make_cache(t / "hub");

@@ -1,6 +1,7 @@
 #include "lib/ops/convert/base_folder.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
 
@@ -70,12 +71,26 @@ std::string commit_of(const FileSystem& fs, const std::string& model, const std:
 
 }  // namespace
 
+std::string model_folder(const FileSystem& fs, const std::string& folder) {
+  const std::string snapshots = folder + "/snapshots";
+  if (fs.stat(folder + "/config.json") || !is_folder(fs, snapshots)) return folder;
+  const std::string main = snapshots + "/" + commit_of(fs, folder, "main");
+  if (is_folder(fs, main)) return main;
+  std::vector<std::string> revisions;
+  for (const FileInfo& info : fs.open_directory(snapshots)->list())
+    if (is_folder(fs, snapshots + "/" + info.name)) revisions.push_back(info.name);
+  if (revisions.empty()) return folder;
+  if (revisions.size() == 1) return snapshots + "/" + revisions[0];
+  std::ranges::sort(revisions);
+  for (std::string& revision : revisions) revision = printable(revision);
+  fail(Code::kNotFound,
+       fmt::format("{} is a model in the hub's cache with several revisions, and none is main",
+                   printable(folder)),
+       fmt::format("name one of them: {}/ {}", printable(snapshots), fmt::join(revisions, ", ")));
+}
+
 std::string base_folder(const FileSystem& fs, const std::string& base) {
-  if (is_folder(fs, base)) {
-    // A model's folder in the hub's cache: its files are those of a revision.
-    const std::string main = base + "/snapshots/" + commit_of(fs, base, "main");
-    return is_folder(fs, main) ? main : base;
-  }
+  if (is_folder(fs, base)) return model_folder(fs, base);
   const HubName name = parse_hub_name(base);
   if (name.folder.empty())
     fail(Code::kNotFound, fmt::format("--base-model: there is no folder {}", printable(base)),

@@ -6,7 +6,12 @@
 
 namespace tessera {
 
-/// `base` itself, where it is a folder; else the snapshot of the model of that name ("org/name",
+/// The folder that has a model's files: `folder` itself, or, where that is the model's in the hub's
+/// cache (models--ORG--NAME), the snapshot of its revision main; without a main, of the only one
+/// there is. Throws kNotFound naming the revisions where several are there.
+std::string model_folder(const FileSystem& fs, const std::string& folder);
+
+/// model_folder() of `base`, where that is a folder; else the snapshot of the model of that name ("org/name",
 /// "name", with "@revision") in the Hugging Face Hub's cache on this machine: HF_HUB_CACHE, or
 /// HF_HOME/hub, or XDG_CACHE_HOME/huggingface/hub, or ~/.cache/huggingface/hub. Nothing is
 /// downloaded. Throws kNotFound with what was looked for.

@@ -113,7 +113,7 @@ void Conversion::plan_assets() {
   if (!from.empty()) {
     if (!fs_.stat(from))
       fail(Code::kNotFound, fmt::format("--copy-assets: there is no folder {}", printable(from)));
-    asset_directory_ = storage::open_linked_directory(fs_, from);
+    asset_directory_ = storage::open_linked_directory(fs_, model_folder(fs_, from));
   }
   const Directory& directory = asset_directory_ ? *asset_directory_ : *source_.directory;
   std::vector<std::string> owned;
