@@ -259,7 +259,7 @@ void Options::own(const FormatOption& option) {
       return value(flag, placeholder, help, [put](auto& name, auto& v) {
         std::string text = file_text(name, v);
         if (text.empty())
-          fail(Code::kCorrupt, fmt::format("{} {}: it is empty", name, printable(v)));
+          fail(Code::kInvalidArgument, fmt::format("{} {}: it is empty", name, printable(v)));
         put(std::move(text));
       });
     case Kind::kPath:

@@ -185,7 +185,11 @@ std::string render_trend(const TrendReport& r, const Screen& screen) {
     table.add({printable(line.tensor), ends_text(own), real_text(least), real_text(most),
                line_text(own)});
   }
-  text += table.render(screen);
+  text += r.lines.empty()
+              ? fmt::format(
+                    "no tensor that was asked for has optimizer state, which {} is taken from\n",
+                    trend_name(r.of))
+              : table.render(screen);
   if (r.lines.size() == 1) text += picture(r, r.lines[0], screen);
   if (r.lines.size() > kShownLines)
     text += fmt::format("... and {} more: --format json has all\n", r.lines.size() - kShownLines);
@@ -197,8 +201,9 @@ std::string render_trend(const TrendReport& r, const Screen& screen) {
     last = last ? std::max(*last, *step) : *step;
   }
   if (first)
-    text +=
-        fmt::format("{} checkpoints, steps {:g} to {:g}\n", r.checkpoints.size(), *first, *last);
+    text += counted(r.checkpoints.size(), "checkpoint") +
+            (*first == *last ? fmt::format(", step {:g}\n", *first)
+                             : fmt::format(", steps {:g} to {:g}\n", *first, *last));
   text += sampling_text(r.sampling);
   return text;
 }

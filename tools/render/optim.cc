@@ -149,7 +149,8 @@ std::string optimizer_text(const OptimizerReport& o, bool two, std::size_t most,
 }  // namespace
 
 std::string render_optim(const OptimReport& r, std::size_t most, const Screen& screen) {
-  std::string text = r.findings.empty()
+  std::string text = r.findings.empty() && r.optimizers.empty() ? std::string()
+                     : r.findings.empty()
                          ? screen.paint(Tint::kGreen, "no findings") + "\n"
                          : screen.paint(Tint::kBold, counted(r.findings.size(), "finding")) + "\n";
   text += render_notes(grouped_notes(r.findings, "parameter"), 50, screen);
@@ -164,7 +165,10 @@ std::string render_optim(const OptimReport& r, std::size_t most, const Screen& s
   }
   if (r.optimizers.empty())
     text += "no optimizer state in " + screen.clip(printable(r.path), screen.width - 22) + "\n";
-  return text + render_notes(r.notes, 5, screen);
+  std::vector<Note> notes = r.notes;  // of which one says the same again
+  if (r.optimizers.empty())
+    std::erase_if(notes, [](const Note& note) { return note.code == Finding::kNoOptimizer; });
+  return text + render_notes(notes, 5, screen);
 }
 
 }  // namespace tessera::tools

@@ -155,6 +155,8 @@ class ValueBlocks {
 
 std::string values_text(const ShowReport& r, const Screen& screen) {
   if (r.tensor.numel == 0) return "  no elements\n";
+  if (std::ranges::find(r.slice_shape, 0) != r.slice_shape.end())
+    return "  the slice holds no elements\n";
   if (r.values.empty()) return {};
   std::string title = r.elided ? "values (corners)" : "values";
   if (!r.element_text_is_number) title += " as bit patterns";

@@ -83,11 +83,17 @@ void check_filters(const Manifest& manifest, const LsOptions& options) {
   const auto is_rank = [&](const StoredFile& file) {
     return writing_rank(file.path) == options.rank;
   };
+  const auto says_rank = [](const StoredFile& file) { return writing_rank(file.path).has_value(); };
+  if (options.rank && std::ranges::none_of(manifest.files, says_rank))
+    fail(Code::kInvalidArgument,
+         fmt::format("--rank {}: the names of its files do not say which rank wrote them",
+                     *options.rank),
+         "--file GLOB lists what lies in a file");
   const bool known = !options.rank || (manifest.world_size && *options.rank < *manifest.world_size);
   if (!known && std::ranges::none_of(manifest.files, is_rank)) {
     fail(Code::kInvalidArgument, fmt::format("no file is of rank {}", *options.rank),
          manifest.world_size ? fmt::format("{} ranks wrote it, from 0", *manifest.world_size)
-                             : "its files do not say which rank wrote them");
+                             : "the names of its files say who wrote them");
   }
   const auto is_file = [&](const StoredFile& file) { return glob_match(options.file, file.path); };
   if (options.file.empty() || std::ranges::any_of(manifest.files, is_file)) return;
