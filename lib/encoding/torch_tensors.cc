@@ -9,6 +9,10 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "lib/encoding/torch_storages.h"
 
@@ -20,9 +24,20 @@ constexpr int kMaxRebuildDepth = 8;  // a parameter of a tensor of a device tens
 constexpr std::uint64_t kMostNamed = std::uint64_t{1} << 24;  // leaves
 
 /// What frameworks note on tensors for themselves: "_is_buffer" and "persistent" of PyTorch's
-/// buffers, "_has_been_cloned" of FSDP, "ds_id" of DeepSpeed.
+/// buffers, "_has_been_cloned" of FSDP, "ds_id" of DeepSpeed; how Megatron cuts and reduces a
+/// parameter, which its masters of 16-bit weights repeat and its modules set anew.
 bool is_bookkeeping(std::string_view attribute) {
-  return attribute.starts_with('_') || attribute.starts_with("ds_") || attribute == "persistent";
+  constexpr std::string_view kSetByFrameworks[] = {
+      "persistent", "tensor_model_parallel", "partition_dim", "partition_stride",
+      "expert_tp",  "sequence_parallel",     "allreduce",     "grad_norm_group",
+      "is_qkv",     "qkv_split_shapes"};
+  return attribute.starts_with('_') || attribute.starts_with("ds_") ||
+         std::ranges::find(kSetByFrameworks, attribute) != std::end(kSetByFrameworks);
+}
+
+/// Megatron marks the master of an embedding that stages share; elsewhere the word is the program's.
+bool is_megatron_tie(std::string_view attribute, std::span<const std::string> beside) {
+  return attribute == "shared" && std::ranges::find(beside, "partition_dim") != beside.end();
 }
 
 }  // namespace
@@ -151,15 +166,18 @@ void TensorResolver::note_subclass(Node type) {
 /// Python's attributes of a tensor (`weight.note = ...`), which are not kept: each is reported
 /// once. `state`: its __dict__, or a tuple of that and of its slots.
 void TensorResolver::note_attributes(Node state, int depth) {
-  constexpr std::size_t kMostNoted = 16;
+  constexpr std::size_t kMostNoted = 16, kMostAttributes = 256;
   if (graph_.kind(state) == PickleKind::kTuple && depth < kMaxRebuildDepth)
     for (const Node part : graph_.items(state)) note_attributes(part, depth + 1);
   if (graph_.kind(state) != PickleKind::kDict) return;
   const auto items = graph_.dict_items(state);
-  for (std::size_t i = 0; i + 1 < items.size() && attributes_.size() < kMostNoted; i += 2) {
-    if (graph_.kind(items[i]) != PickleKind::kString) continue;
-    const std::string name(graph_.text(items[i]));
-    if (is_bookkeeping(name) || !attributes_.insert(name).second) continue;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i + 1 < items.size() && names.size() < kMostAttributes; i += 2)
+    if (graph_.kind(items[i]) == PickleKind::kString) names.emplace_back(graph_.text(items[i]));
+  for (const std::string& name : names) {
+    if (attributes_.size() >= kMostNoted) return;
+    if (is_bookkeeping(name) || is_megatron_tie(name, names) || !attributes_.insert(name).second)
+      continue;
     archive_.notes.push_back(
         {Finding::kTensorAttributes,
          Severity::kWarning,

@@ -31,4 +31,15 @@ TEST_CASE("what frameworks note on tensors for themselves is no news") {
     CHECK(testing::note_code(note) != "CK061");
 }
 
+TEST_CASE("what Megatron notes on masters is no news, what a program calls alike is") {
+  const auto fs = make_posix_file_system();
+  const auto data = fs->open_directory(TESSERA_SOURCE_DIR "/tests/format/data");
+  const Place place{data.get(), "megatron_attributes.pt", "megatron_attributes.pt"};
+  const Manifest manifest = testing::read_all(torch_save_driver(), place);
+  std::string told;
+  for (const Note& note : manifest.notes)
+    if (testing::note_code(note) == "CK061") told += note.tensor + ": " + note.message + "\n";
+  CHECK(told == "own: tensors have the Python attribute \"shared\", which is not kept\n");
+}
+
 }  // namespace tessera::torch_save_attributes_test

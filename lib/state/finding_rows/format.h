@@ -15,9 +15,9 @@ inline constexpr std::array<FindingInfo, 30> kFormatRows = {{
     {Finding::kTensorAttributes, "CK061", Severity::kWarning, "warning, info", "quick",
      "tensors have Python attributes (`tensor.name = ...`), which are not kept; each attribute is "
      "reported once, with the first tensor that has it, by its place in the file; those that "
-     "PyTorch and DeepSpeed set themselves are not reported; as info: a module of torch.nn that "
-     "was "
-     "pickled whole is read as its state_dict(), without its options, hooks and other attributes",
+     "PyTorch, DeepSpeed and Megatron set themselves are not reported; as info: a module of "
+     "torch.nn that was pickled whole is read as its state_dict(), without its options, hooks and "
+     "other attributes",
      "file, tensor", "A program stored attributes on its tensors, or saved the model itself.",
      "Nothing to do, unless the program needs the attributes after loading."},
     {Finding::kMissingScale, "CK062", Severity::kWarning, "warning", "quick",
