@@ -53,11 +53,11 @@ def check_filled(family, model, expected):
     assert not bad, (family, bad)
 
 
-def loaded_by_megatron(family, folder, work, local):
+def loaded_by_megatron(family, folder, work, local, *flags):
     from megatron.core import dist_checkpointing
     model = fresh_megatron(family)
     ranks = os.path.join(work, "iter_0000001")
-    tool("ckpt-convert", folder, ranks, "--to", "megatron-torch", "--mesh", "tp=1", "--rules", f"{family}:megatron-local", "--strict-rules")
+    tool("ckpt-convert", folder, ranks, "--to", "megatron-torch", "--mesh", "tp=1", "--rules", f"{family}:megatron-local", "--strict-rules", *flags)
     state = torch.load(os.path.join(ranks, "mp_rank_00", "model_optim_rng.pt"), weights_only=False)
     wanting = model.load_state_dict(state["model"], strict=False)
     assert not wanting.unexpected_keys, wanting
@@ -65,7 +65,7 @@ def loaded_by_megatron(family, folder, work, local):
     check_filled(family, model, local)
     layers = "megatron-dist" if family in ("glm4-moe", "deepseek-v3") else "megatron-dist-layers"
     dist = os.path.join(work, "iter_0000002")
-    tool("ckpt-convert", folder, dist, "--to", "megatron-dist", "--mesh", "tp=1", "--rules", f"{family}:{layers}", "--strict-rules")
+    tool("ckpt-convert", folder, dist, "--to", "megatron-dist", "--mesh", "tp=1", "--rules", f"{family}:{layers}", "--strict-rules", *flags)
     model = fresh_megatron(family)
     asked = {k: v for k, v in model.sharded_state_dict(metadata={"non_homogeneous_layers": True}).items() if not k.endswith("_extra_state")}
     for key, value in asked.items():
@@ -85,6 +85,39 @@ def loaded_by_megatron(family, folder, work, local):
     check_filled(family, model, local)
 
 
+def packed(shape, generator):
+    """Random MXFP4 blocks and scales of [experts, out, in], as the hub has GPT-OSS's experts."""
+    experts, rows, columns = shape
+    blocks = torch.randint(0, 256, (experts, rows, columns // 32, 16), generator=generator, dtype=torch.uint8)
+    return blocks, torch.randint(120, 132, (experts, rows, columns // 32), generator=generator, dtype=torch.uint8)
+
+
+def packed_experts_by_megatron(work):
+    """GPT-OSS as it is published, by --dequantize bf16 with the rules, in one command; by transformers' own unpacking."""
+    import json
+    import make_moe_rules as cases
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    cases.HIDDEN = cases.MOE = cases.COMMON["hidden_size"] = 32  # whole blocks; down_proj is square
+    hub, _ = cases.hub_and_memory("gpt-oss")
+    plain, stored, generator = {}, {}, torch.Generator().manual_seed(7)
+    for name, tensor in hub.items():
+        plain[name] = stored[name] = tensor.bfloat16()
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            del stored[name]
+            blocks, scales = packed((tensor.shape[0], tensor.shape[2], tensor.shape[1]), generator)
+            stored[name + "_blocks"], stored[name + "_scales"] = blocks, scales
+            plain[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16)
+            assert plain[name].shape == tensor.shape, (name, plain[name].shape)
+    folder = os.path.join(work, "packed")
+    save_hub("gpt-oss", stored, folder)
+    config = os.path.join(folder, "config.json")
+    with open(config) as f:
+        said = json.load(f)
+    with open(config, "w") as f:
+        json.dump({**said, "quantization_config": {"quant_method": "mxfp4"}}, f)
+    loaded_by_megatron("gpt-oss", folder, work, cases.megatron("gpt-oss", plain), "--dequantize", "bf16")
+
+
 def main():
     import make_moe_rules as cases
     n = 0
@@ -102,6 +135,10 @@ def main():
             tool("ckpt-convert", other, back, "--to", "hf", "--rules", family, "--strict-rules", "--copy-assets")
             loaded_by_transformers(family, back, of_layers(memory))
             loaded_by_megatron(family, folder, work, cases.megatron(family, hub))
+            n += 1
+    if len(sys.argv) == 1 or "gpt-oss" in sys.argv:
+        with tempfile.TemporaryDirectory() as work:
+            packed_experts_by_megatron(work)
             n += 1
     done(n, "families of experts taken by transformers and megatron-core")
 
