@@ -139,6 +139,32 @@ TEST_CASE("experts cut by another tensor-parallel size than the rest are refused
   CHECK_THAT(message, Catch::Contains("expert_tensor_parallel_size 1"));
 }
 
+TEST_CASE(
+    "experts that are whole are cut like all else, whatever their run did, and that is said") {
+  ToyOptions options = mixture(Kind::kNone, false, false);
+  RankFolders toy(options);
+  Manifest manifest = toy.read();
+  for (StateEntry& entry : manifest.state.entries)
+    if (entry.name == "args")  // as torch_dist has them
+      entry.value =
+          testing::argument_namespace({{"tensor_model_parallel_size", testing::number(2)},
+                                       {"expert_tensor_parallel_size", testing::number(1)},
+                                       {"expert_model_parallel_size", testing::number(1)},
+                                       {"swiglu", Value::boolean(true)}});
+  const WrittenCheckpoint written(megatron_torch_driver(), manifest, *toy.directory,
+                                  testing::mesh_request("tp=2,ep=2"));
+  const auto said = std::ranges::find_if(written.plan.notes, [](const Note& note) {
+    return note.message.find("expert_tensor_parallel_size") != std::string::npos;
+  });
+  REQUIRE(said != written.plan.notes.end());
+  CHECK(said->severity == Severity::kWarning);
+  const Manifest back = testing::read_all(megatron_torch_driver(), written.place());
+  const Value& args = back.state.find("args")->value.as_opaque().state;
+  CHECK(*args.find("expert_tensor_parallel_size") == Value::integer(2));
+  const auto expected = toy.content();
+  CHECK(testing::content_of(back, *written.directory) == expected);
+}
+
 TEST_CASE("groups of experts that differ from the others stay groups of their own") {
   ToyOptions options = mixture(Kind::kAdam, true, false);
   options.ep = 2;

@@ -105,6 +105,22 @@ TEST_CASE("groups of query, key and value stay whole") {
              Catch::Contains("2 groups of query, key and value") && Catch::Contains("linear_qkv"));
 }
 
+TEST_CASE("a number of query groups counts only where arguments say that queries are grouped") {
+  // Megatron's default, 1, stands in the arguments of models that group nothing.
+  ToyOptions options;
+  options.more_args = {{"group_query_attention", Value::boolean(false)},
+                       {"num_query_groups", Value::integer(1)}};
+  RankFolders toy(options);
+  const auto contents = testing::through_meshes(*toy.fs.open_directory("/c"), {"tp=4", "tp=2"});
+  for (const auto& content : contents) CHECK(content.tensors == contents[0].tensors);
+  CHECK(testing::toy_content(options) == contents[0].tensors);
+  options.more_args = {
+      {"num_query_groups", Value::integer(1)}};  // older: nothing is said of groups
+  RankFolders older(options);
+  CHECK(testing::through_meshes(*older.fs.open_directory("/c"), {"tp=4"})[1].tensors ==
+        contents[0].tensors);
+}
+
 TEST_CASE("a mesh is asked for where a world size is given") {
   TargetRequest request;
   request.world_size = 2;

@@ -71,6 +71,10 @@ std::vector<Flag> write_flags() {
       {&kAsIndexFlag, nothing, [](ConvertOptions& o) { o.own.set(kAsIndexFlag, "/base"); }},
       {&kAssumePlainFlag, use_fitting_mesh,
        [](ConvertOptions& o) { o.own.set(kAssumePlainFlag, true); }},
+      {&kMegatronCoreFlag,
+       nothing,
+       [](ConvertOptions& o) { o.own.set(kMegatronCoreFlag, 17); },
+       {"megatron-torch"}},  // no layers of further tokens here
       {&kBaseFlag, nothing, [](ConvertOptions& o) { o.own.set(kBaseFlag, "/base"); }},
       {&kFlatLayoutFlag, nothing, [](ConvertOptions& o) { o.own.set(kFlatLayoutFlag, "{}"); }},
   };

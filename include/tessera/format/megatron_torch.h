@@ -3,6 +3,7 @@
 // expert-parallel rank (mp_rank_XX[_YYY][_ZZZ]). See docs/formats/megatron-torch.md.
 #include <tessera/format/format_driver.h>
 
+#include <cstdint>
 #include <string_view>
 
 namespace tessera {
@@ -20,6 +21,20 @@ inline constexpr OptionOf<bool> kAssumePlainFlag{
     {FormatOption::Kind::kSwitch, "--assume-plain", "",
      "Megatron's rank files: treat a tensor without a tensor-parallel rule as sharded by rows, if "
      "it is sharded; default: exit 5"}};
+
+/// Writing: for which release of megatron-core, 0.<N>; 17 stands for all from there on. Not given: for
+/// the one that args show, or 16.
+inline constexpr OptionOf<std::int64_t> kMegatronCoreFlag{
+    {FormatOption::Kind::kChoice, "--megatron-core", "16|17",
+     "Megatron's rank files: the release of megatron-core, 0.N, that is to load them (17: and "
+     "newer); "
+     "it has a name of its own for layers of further tokens; default: as the source's args show, "
+     "else 16"}};
+
+/// The run's arguments, where a selection took them out of the state: they say whether weights are tied,
+/// and matrices gated, as well.
+inline constexpr OptionOf<Value> kRunArguments{
+    {FormatOption::Kind::kHanded, "run arguments", "", ""}};
 
 /// Whether a folder of this name is a rank's ("mp_rank_00_003"), and a file of this name what lies
 /// in one ("model_optim_rng.pt", "distrib_optim.pt").

@@ -123,8 +123,7 @@ class Writer {
         if (dim.name == "tp") tp = dim.size;
         if (dim.name == "pp") pp = dim.size;
       }
-    const StateEntry* stated = source_.state.find("args");
-    const megatron_torch::Args args(stated != nullptr ? stated->value : Value());
+    const megatron_torch::Args args = megatron_torch::args_of(source_.state);
     const bool same_sizes = args.integer("tensor_model_parallel_size").value_or(tp) == tp &&
                             args.integer("pipeline_model_parallel_size").value_or(pp) == pp;
     megatron_torch::check_undecoded(source_, megatron_torch::TargetRanks{tp, pp, same_sizes});

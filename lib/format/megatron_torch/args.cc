@@ -63,4 +63,9 @@ Value Args::with(const std::vector<std::pair<std::string, Value>>& set,
   return Value::opaque(std::move(object));
 }
 
+Args args_of(const StateDict& state) {
+  const StateEntry* stated = state.find("args");
+  return stated != nullptr ? Args(stated->value) : Args();
+}
+
 }  // namespace tessera::megatron_torch

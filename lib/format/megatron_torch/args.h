@@ -50,6 +50,9 @@ class Args {
   Value value_;
 };
 
+/// Those of a state; unknown where it has none.
+Args args_of(const StateDict& state);
+
 /// Rows of the vocabulary without the padding that this toolkit added for a tensor-parallel size.
 inline constexpr std::string_view kTrueVocabulary = "tessera_vocab_size";
 

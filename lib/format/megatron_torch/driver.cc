@@ -29,7 +29,7 @@ class MegatronTorchDriver final : public ArchiveDriver {
     made.pointer = kTracker;
     static constexpr const FormatOption* kReads[] = {&kAssumePlainFlag};
     static constexpr const FormatOption* kWrites[] = {&kMeshFlag, &kPlacementsFlag, &kReplicateFlag,
-                                                      &kAssumePlainFlag};
+                                                      &kAssumePlainFlag, &kMegatronCoreFlag};
     made.reads_with = kReads;
     made.writes_with = kWrites;
     return made;

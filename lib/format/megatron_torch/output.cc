@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
+#include <tessera/format/megatron_torch.h>
 
 #include <algorithm>
 #include <deque>
@@ -89,7 +90,7 @@ class Writer {
       : source_(source),
         request_(request),
         grid_(grid_of(request)),
-        args_(find_args(source)),
+        args_(find_args(source.state, request)),
         roles_(find_roles(source.state)),
         model_(find_model(source.state, roles_)),
         cut_(source, request, args_, grid_.tp, grid_.ep),
@@ -110,7 +111,7 @@ class Writer {
         names, [](const std::string& name) { return name.starts_with("mtp."); });
     optimizer_.check_complete({names.begin(), names.end()});
     optimizer_.plan_order(names);
-    check_expert_tensor_parallel(args_, grid_.tp, stages_.has_experts(), Code::kUnsupported);
+    note_expert_cuts();
     for (TargetRank rank; rank.pp < grid_.pp; ++rank.pp)
       for (rank.ep = 0; rank.ep < grid_.ep; ++rank.ep)
         for (rank.tp = 0; rank.tp < grid_.tp; ++rank.tp) begin_rank(rank);
@@ -120,9 +121,9 @@ class Writer {
   }
 
  private:
-  static Args find_args(const Manifest& source) {
-    const StateEntry* args = source.state.find("args");
-    return args ? Args(args->value) : Args();
+  static Args find_args(const StateDict& state, const TargetRequest& request) {
+    const Args stated = args_of(state);
+    return stated.known() ? stated : Args(request.own.get(kRunArguments));
   }
 
   /// Per entry its path in the model; empty: it is no part of it. The model lies under `model`, or,
@@ -203,6 +204,20 @@ class Writer {
     fail(Code::kUnsupported,
          "a parameter outside of the subtree \"model\", which is what Megatron's ranks share",
          "put the weights there with --rename or --rules");
+  }
+
+  /// They are whole here, and each rank's files have them cut as all else.
+  void note_expert_cuts() {
+    const auto experts = args_.integer("expert_tensor_parallel_size");
+    const auto all = args_.integer("tensor_model_parallel_size");
+    if (!stages_.has_experts() || !experts || !all || *experts == *all) return;
+    builder_.notes().push_back(
+        {Finding::kNone, Severity::kWarning,
+         fmt::format("the source's run cut experts for {} tensor-parallel ranks, and all else for "
+                     "{} (expert_tensor_parallel_size); here they are cut for {} like all else, "
+                     "which args say: a run that loads them needs the same",
+                     *experts, *all, grid_.tp),
+         "", ""});
   }
 
   void note_root() {

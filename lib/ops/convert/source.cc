@@ -25,7 +25,9 @@
 #include "lib/ops/convert/request.h"
 #include "lib/ops/convert/salvage.h"
 #include "lib/ops/edit/alias_entries.h"
+#include "lib/ops/edit/extra_state.h"
 #include "lib/ops/edit/megatron_places.h"
+#include "lib/ops/edit/module_names.h"
 #include "lib/ops/edit/rank_state.h"
 #include "lib/ops/open/beside.h"
 #include "lib/ops/open/damage_elsewhere.h"
@@ -65,6 +67,78 @@ bool keeps_state_dicts(const FormatDriver& driver) {
          like.megatron == MegatronForm::kNone && as_training_folder(driver) == nullptr;
 }
 
+/// The run's own arguments (Megatron's `args`), whatever was selected of the checkpoint: sizes of heads
+/// and the like hold for a part of the model, too.
+std::optional<StateEntry> find_arguments(FileSystem& fs, const std::string& path,
+                                         const OpenedCheckpoint& source, OpenOptions open) {
+  constexpr std::string_view kArguments = "args";
+  const StateEntry* stated = source.manifest.state.find(kArguments);
+  if (stated != nullptr)
+    return stated->value.holds_tensors() ? std::nullopt : std::optional(*stated);
+  if (source.driver->capabilities().megatron == MegatronForm::kNone || open.selection.empty())
+    return std::nullopt;
+  open.selection = {};
+  open.selection.include = {std::string(kArguments)};
+  try {
+    const OpenedCheckpoint whole = open_checkpoint(fs, path, open);
+    const StateEntry* found = whole.manifest.state.find(kArguments);
+    if (found != nullptr && !found->value.holds_tensors()) return *found;
+  } catch (const Error& error) {
+    if (error.code() == Code::kCancelled || error.code() == Code::kInternal) throw;
+  }
+  return std::nullopt;
+}
+
+/// The step of all parameters; nullopt: no parameter has one of its own. Throws kUnsupported where they
+/// differ.
+std::optional<double> common_step(const Manifest& manifest, const Directory& directory,
+                                  const TransferOptions& transfer) {
+  const Roles roles = find_roles(manifest.state);
+  const TensorReader reader(manifest, directory, transfer);
+  std::optional<double> step;
+  for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
+    const StateEntry& entry = manifest.state.entries[i];
+    const EntryRole& role = roles.entries[i];
+    if (role.role != Role::kOptimState || role.leaf != "step" || !entry.value.is_tensor()) continue;
+    const std::uint32_t index = entry.value.tensor_index();
+    const TensorSpec& spec = manifest.tensors[index].spec;
+    if (spec.shape.numel() != 1 || !is_castable(spec.dtype)) continue;
+    Bytes bytes(static_cast<std::size_t>(element_bytes(spec.dtype)));
+    reader.read(index, 0, 1, bytes);
+    double number = 0;
+    to_double(spec.dtype, bytes, {&number, 1});
+    if (step.value_or(number) != number)
+      fail(Code::kUnsupported,
+           fmt::format("\"{}\" is {}, and another parameter's step {}: torch_dist has one for all",
+                       printable(entry.name), number, *step),
+           "leave the optimizer out with --only model");
+    step = number;
+  }
+  return step;
+}
+
+/// Arguments among the entries of a state that has none, for as long as something is looked up in them.
+class LentArguments {
+ public:
+  LentArguments(StateDict& state, const std::optional<StateEntry>& arguments) : state_(state) {
+    lent_ = arguments && state.find(arguments->name) == nullptr;
+    if (lent_) state.entries.push_back(*arguments);
+  }
+  ~LentArguments() { take_back(); }
+  LentArguments(const LentArguments&) = delete;
+  LentArguments& operator=(const LentArguments&) = delete;
+
+  void take_back() {
+    if (lent_)
+      std::erase_if(state_.entries, [](const StateEntry& entry) { return entry.name == "args"; });
+    lent_ = false;
+  }
+
+ private:
+  StateDict& state_;
+  bool lent_ = false;
+};
+
 }  // namespace
 
 void Conversion::open_source() {
@@ -100,6 +174,8 @@ void Conversion::open_source() {
   transformations_ = options_.transform;
   transformations_.plan_only = options_.dry_run;
   if (transformations_.rules) transformations_.rules->format = driver_->id();
+  arguments_ = find_arguments(fs_, options_.source, source_, open);
+  if (arguments_) request_.own.set(kRunArguments, arguments_->value);
   take_layout_of_index();
 }
 
@@ -327,9 +403,6 @@ void Conversion::shape_state() {
   }
   if (request_.hf_preset) {
     refuse_flat_parameters(source_.manifest);
-    if (const StateEntry* args = source_.manifest.state.find("args");
-        args && transformations_.rules)
-      arguments_ = *args;
     take_model_only();
   }
   require_sure_names(
@@ -390,13 +463,15 @@ void Conversion::transform() {
     report_.transformations.push_back(std::move(renamed));
   }
   if (request_.hf_preset) clean_names();
-  // The rules look numbers of the model up in them.
-  if (arguments_) source_.manifest.state.entries.push_back(*arguments_);
+  LentArguments lent(source_.manifest.state, arguments_);
+  const bool of_dist = source_.driver->capabilities().megatron == MegatronForm::kDist;
+  if (transformations_.rules && of_dist) refuse_single_experts(source_.manifest);
+  if (!transformations_.rules && driver_->capabilities().megatron == MegatronForm::kRankFiles &&
+      of_dist)
+    transformations_.rules = rules_to_modules(source_.manifest);
   TransformOutcome done =
       apply_transformations(source_, transformations_, request_.hf_preset, transfer_, &recorded);
-  if (arguments_)
-    std::erase_if(source_.manifest.state.entries,
-                  [](const StateEntry& entry) { return entry.name == "args"; });
+  lent.take_back();
   report_.dropped.insert(report_.dropped.end(), done.dropped.begin(), done.dropped.end());
   request_.aliases = std::move(done.aliases);
   append(report_.notes, done.notes);
@@ -416,22 +491,34 @@ void Conversion::take_megatron_form(const ResultRanks& ranks) {
   Manifest& manifest = source_.manifest;
   const MegatronForm from = source_.driver->capabilities().megatron,
                      to = driver_->capabilities().megatron;
+  LentArguments lent(manifest.state, arguments_);
+  const std::int64_t* asked = request_.own.find(kMegatronCoreFlag);
+  const auto core = asked != nullptr ? std::optional(*asked) : std::nullopt;
   if (to == MegatronForm::kDist) {
     if (from == MegatronForm::kRankFiles) {
       random_states_to_objects(manifest, ranks);
+      extra_state_to_objects(manifest);
       name_further_layers(manifest, /*of_rank_files=*/false);
       if (transformations_.rules)
-        append(report_.notes, move_to_megatron_places(manifest, MegatronPlaces::kDist));
+        append(report_.notes,
+               move_to_megatron_places(manifest, MegatronPlaces::kDist,
+                                       common_step(manifest, *source_.directory, transfer_)));
     }
     say_fully_reshardable(manifest);
     if (transformations_.rules) say_gates_are_whole(manifest);
   } else if (to == MegatronForm::kRankFiles && from == MegatronForm::kDist) {
+    refuse_plain_optimizer(manifest);
     random_states_to_ranks(manifest, ranks);
-    name_further_layers(manifest, /*of_rank_files=*/true);
+    extra_state_to_modules(manifest, core);
+    name_further_layers(manifest, /*of_rank_files=*/true, core);
     name_optimizer_as_rank_files(manifest);
+    if (auto note = order_as_modules(manifest)) report_.notes.push_back(std::move(*note));
+  } else if (to == MegatronForm::kRankFiles && core) {
+    name_further_layers(manifest, /*of_rank_files=*/true, core);
   } else {
     return;
   }
+  lent.take_back();
   report_.balance.restate(manifest, fmt::format("the form of {}", report_.to));
 }
 

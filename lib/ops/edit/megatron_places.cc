@@ -97,8 +97,8 @@ void rename_masters(Manifest& manifest, std::string_view from, std::string_view 
 
 class Mover {
  public:
-  Mover(Manifest& manifest, MegatronPlaces places)
-      : manifest_(manifest), to_fsdp_(places == MegatronPlaces::kFsdp) {}
+  Mover(Manifest& manifest, MegatronPlaces places, std::optional<double> step)
+      : manifest_(manifest), to_fsdp_(places == MegatronPlaces::kFsdp), step_(step) {}
 
   std::vector<Note> run() {
     if (to_fsdp_) masters_become_weights();
@@ -110,6 +110,7 @@ class Mover {
       require_names(manifest_, optim, "leave the optimizer out with --only model");
     for (const OptimState& optim : states_)
       for (const OptimParameter& p : optim.parameters) fqns_[p.stored_key] = p.fqn;
+    find_plain();
     std::vector<StateEntry> entries;
     for (std::size_t i = 0; i < roles_.entries.size(); ++i) move(i, entries);
     manifest_.state.entries = std::move(entries);
@@ -119,7 +120,7 @@ class Mover {
       });
     });
     to_fsdp_ ? add_options() : add_groups();
-    if (!to_fsdp_) add_masters();
+    if (!to_fsdp_ && !plain_) add_masters();
     check_unique(manifest_.state, Code::kUnsupported);
     return std::move(notes_);
   }
@@ -180,6 +181,20 @@ class Mover {
       manifest_.left_out[i].reason = "it is the weight itself in Megatron-FSDP's form";
   }
 
+  /// An optimizer that is not distributed, by its rank files: groups list their members there. torch_dist
+  /// then has other names for masters, and one step for all parameters, where fp32 weights have none
+  /// apart from them. Source: sharded_state_dict of Float16OptimizerWithFloat16Params and FP32Optimizer,
+  /// megatron/core/optimizer/optimizer.py.
+  void find_plain() {
+    if (to_fsdp_ || !step_) return;
+    for (const OptimState& optim : states_) {
+      for (const OptimGroup& group : optim.groups) plain_ = plain_ || !group.stored_members.empty();
+      for (const OptimParameter& p : optim.parameters)
+        for (const OptimLeaf& leaf : p.leaves)
+          has_masters_ = has_masters_ || is_master_leaf(leaf.name);
+    }
+  }
+
   void check_one() const {
     if (roles_.model_roots.size() > 1)
       fail(Code::kUnsupported, "there are several models; Megatron's formats hold one",
@@ -201,7 +216,8 @@ class Mover {
   /// torch_dist calls masters of a distributed optimizer otherwise than rank files do.
   std::string leaf_of(const EntryRole& role) const {
     std::string leaf(role.leaf);
-    return !to_fsdp_ && is_master_leaf(leaf) ? "param" : leaf;
+    if (to_fsdp_ || !is_master_leaf(leaf)) return leaf;
+    return plain_ ? "fp32_param" : "param";
   }
 
   void leave_out(const StateEntry& entry, std::string reason) {
@@ -221,6 +237,8 @@ class Mover {
                               : Path{key_item(role.fqn)});
         break;
       case Role::kOptimState:
+        if (plain_ && step_ && role.leaf == "step")
+          return;  // one for all of them, said with the groups
         place(entry, state_path(fqn_of(role), leaf_of(role)));
         break;
       case Role::kOptimGroup:
@@ -365,9 +383,11 @@ class Mover {
     ValueList list;
     for (const OptimGroup& group : of) {
       ValueDict options = group.options;
-      ValueList members;
-      for (const std::string& member : group.members) members.push_back(Value::string(member));
-      options.emplace_back(Value::string("params"), Value::list(std::move(members)));
+      if (!plain_) {  // whose members each rank lists for itself
+        ValueList members;
+        for (const std::string& member : group.members) members.push_back(Value::string(member));
+        options.emplace_back(Value::string("params"), Value::list(std::move(members)));
+      }
       list.push_back(Value::dict(std::move(options)));
     }
     return Value::list(std::move(list));
@@ -380,7 +400,10 @@ class Mover {
     if (dense.empty() && expert.empty()) return;
     const Path root{key_item("optimizer")};
     const auto add_chained = [&](Path at, const std::vector<OptimGroup>& of) {
-      add(below(below(at, "optimizer"), "param_groups"), groups_value(of));
+      const Path inner = plain_ && !has_masters_ ? at : below(at, "optimizer");
+      add(below(inner, "param_groups"), groups_value(of));
+      if (plain_ && step_) add(below(below(inner, "state"), "common_step"), Value::real(*step_));
+      if (plain_) return;
       add(below(at, "param_state_sharding_type"), Value::string(std::string(kWholeState)));
     };
     if (dense.empty() || expert.empty()) {
@@ -409,6 +432,8 @@ class Mover {
 
   Manifest& manifest_;
   bool to_fsdp_;
+  std::optional<double> step_;
+  bool plain_ = false, has_masters_ = false;
   Roles roles_;
   std::vector<OptimState> states_;
   std::map<std::string, std::uint32_t> weights_;  // by FQN
@@ -426,8 +451,9 @@ MegatronPlaces parse_megatron_places(std::string_view text) {
        fmt::format("\"{}\" are no places; known: fsdp_dtensor, torch_dist", printable(text)));
 }
 
-std::vector<Note> move_to_megatron_places(Manifest& manifest, MegatronPlaces places) {
-  return Mover(manifest, places).run();
+std::vector<Note> move_to_megatron_places(Manifest& manifest, MegatronPlaces places,
+                                          std::optional<double> step) {
+  return Mover(manifest, places, step).run();
 }
 
 void say_fully_reshardable(Manifest& manifest) {
@@ -473,25 +499,49 @@ void say_gates_are_whole(Manifest& manifest) {
   }
 }
 
-void name_further_layers(Manifest& manifest, bool of_rank_files) {
+namespace {
+
+enum class FurtherLayers : std::uint8_t { kAsTheyAre, kOld, kNew };
+
+/// Which name of theirs a result has.
+FurtherLayers further_layers(const Manifest& manifest, bool of_rank_files,
+                             std::optional<std::int64_t> core) {
+  constexpr std::int64_t kFirstNew = 17;
+  constexpr std::string_view kNewArgument = "mtp_use_repeated_layer";
+  if (!of_rank_files) return FurtherLayers::kOld;
+  if (core) return *core >= kFirstNew ? FurtherLayers::kNew : FurtherLayers::kOld;
+  const Args args = megatron_torch::args_of(manifest.state);
+  const Value* known = args.attributes();
+  const bool fresh = known != nullptr && known->find(kNewArgument) != nullptr;
+  return fresh ? FurtherLayers::kNew : FurtherLayers::kAsTheyAre;
+}
+
+std::string further_layer_name(const std::string& fqn, FurtherLayers named) {
   constexpr std::string_view kLayers = "mtp.layers.", kOld = ".transformer_layer.",
-                             kNew = ".mtp_model_layer.", kNewArgument = "mtp_use_repeated_layer";
-  if (of_rank_files) {
-    const StateEntry* stated = manifest.state.find("args");
-    const Args args(stated != nullptr ? stated->value : Value());
-    const Value* known = args.attributes();
-    if (known == nullptr || known->find(kNewArgument) == nullptr) return;
-  }
-  const std::string_view from = of_rank_files ? kOld : kNew, to = of_rank_files ? kNew : kOld;
-  rename_parameters(manifest, find_roles(manifest.state), [&](const std::string& fqn) {
-    if (!fqn.starts_with(kLayers)) return fqn;
-    const std::size_t at = fqn.find('.', kLayers.size());
-    if (at == std::string::npos || !std::string_view(fqn).substr(at).starts_with(from) ||
-        !is_decimal(std::string_view(fqn).substr(kLayers.size(), at - kLayers.size())) ||
-        std::string_view(fqn).substr(at + from.size()).starts_with("layers."))
-      return fqn;
-    return std::string(fqn).replace(at, from.size(), to);
-  });
+                             kNew = ".mtp_model_layer.";
+  if (named == FurtherLayers::kAsTheyAre || !fqn.starts_with(kLayers)) return fqn;
+  const std::string_view from = named == FurtherLayers::kNew ? kOld : kNew,
+                         to = named == FurtherLayers::kNew ? kNew : kOld;
+  const std::size_t at = fqn.find('.', kLayers.size());
+  if (at == std::string::npos || !std::string_view(fqn).substr(at).starts_with(from) ||
+      !is_decimal(std::string_view(fqn).substr(kLayers.size(), at - kLayers.size())) ||
+      std::string_view(fqn).substr(at + from.size()).starts_with("layers."))
+    return fqn;
+  return std::string(fqn).replace(at, from.size(), to);
+}
+
+}  // namespace
+
+std::string further_layer_name(const Manifest& manifest, const std::string& fqn, bool of_rank_files,
+                               std::optional<std::int64_t> core) {
+  return further_layer_name(fqn, further_layers(manifest, of_rank_files, core));
+}
+
+void name_further_layers(Manifest& manifest, bool of_rank_files, std::optional<std::int64_t> core) {
+  const FurtherLayers named = further_layers(manifest, of_rank_files, core);
+  if (named == FurtherLayers::kAsTheyAre) return;
+  rename_parameters(manifest, find_roles(manifest.state),
+                    [&](const std::string& fqn) { return further_layer_name(fqn, named); });
 }
 
 void name_optimizer_as_rank_files(Manifest& manifest) {
@@ -513,6 +563,38 @@ void name_optimizer_as_rank_files(Manifest& manifest) {
     for_each_tensor(entry.value, [&](std::uint32_t t) { manifest.tensors[t].name = entry.name; });
   }
   for (ContainerNote& note : manifest.state.containers) unwrap(note.path);
+}
+
+void refuse_plain_optimizer(const Manifest& manifest) {
+  for (const StateEntry& entry : manifest.state.entries)
+    if (!entry.path.empty() && is_key(entry.path[0], "optimizer") &&
+        is_key(entry.path.back(), "common_step"))
+      fail(Code::kUnsupported,
+           fmt::format(
+               "\"{}\" is that of an optimizer that is not distributed, whose groups list no "
+               "members in torch_dist, as they do in rank files",
+               printable(entry.name)),
+           "leave the optimizer out with --only model, or have Megatron-LM write the rank files: "
+           "--ckpt-convert-format torch --ckpt-convert-save DIR");
+}
+
+void refuse_single_experts(const Manifest& manifest) {
+  constexpr std::string_view kExperts = ".experts.experts.";
+  for (const StateEntry& entry : manifest.state.entries) {
+    const std::string_view name = entry.name;
+    const std::size_t at = name.find(kExperts);
+    if (!entry.value.is_tensor() || at == name.npos || at + kExperts.size() == name.size() ||
+        !is_digit(name[at + kExperts.size()]))
+      continue;
+    fail(Code::kInvalidArgument,
+         fmt::format(
+             "\"{}\" is one expert by itself, as torch_dist has it with singleton_local_shards; "
+             "rules know experts by the names of Megatron-FSDP",
+             printable(name)),
+         "rename them in the same command: --rules megatron-fsdp:megatron-dist "
+         "--rename '*.experts.experts.*.linear_fc1.weight_*=*.experts.linear_fc1.weight*_*' "
+         "--rename '*.experts.experts.*.linear_fc2.weight=*.experts.linear_fc2.weight*'");
+  }
 }
 
 void refuse_halves(const Manifest& manifest, std::string_view format) {

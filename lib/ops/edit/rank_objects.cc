@@ -65,8 +65,7 @@ class MeshChange {
       : world_before_(manifest.world_size),
         world_after_(ranks.world_size.value_or(1)),
         after_(sizes_of(ranks)) {
-    const StateEntry* stated = manifest.state.find("args");
-    const megatron_torch::Args args(stated != nullptr ? stated->value : Value());
+    const megatron_torch::Args args = megatron_torch::args_of(manifest.state);
     tp_before_ = args.integer("tensor_model_parallel_size");
     pp_before_ = args.integer("pipeline_model_parallel_size");
   }
