@@ -37,7 +37,7 @@ TEST_CASE("what a conversion leaves out is said once") {
 
 TEST_CASE("ls --rank refuses where no file says who wrote it") {
   for (const char* name : {"deepspeed/zero3_w2", "megatron/legacy_tp2",
-                           "torchsnapshot/model_optim_w2", "torch-checkpointing/fsdp2_w4"}) {
+                           "torchsnapshot/model_optim_w2", "torch-checkpointing/plain_w2"}) {
     const CommandResult ls = inspect({"ls", case_path(name), "--rank", "1"});
     INFO(name << ls.out << ls.err);
     CHECK(ls.exit == 2);
