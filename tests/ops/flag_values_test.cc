@@ -4,7 +4,6 @@
 #include <tessera/base/error.h>
 #include <tessera/format/deepspeed_zero.h>
 #include <tessera/format/registry.h>
-#include <tessera/state/flat_keys.h>
 #include <tessera/state/roles.h>
 
 #include <catch2/catch.hpp>
@@ -103,7 +102,7 @@ TEST_CASE("the optimizer is keyed as --optim-keys says, or the value is refused"
   MemoryFileSystem fs;
   const std::string source =
       save_made(fs, random_optimizer(7051, OptimizerKind::kAdam, OptimizerForm::kNames));
-  for (const OptimKeys value : {OptimKeys::kId, OptimKeys::kFqn, kFlatKeys}) {
+  for (const OptimKeys value : {OptimKeys::kId, OptimKeys::kFqn, OptimKeys::kFlat}) {
     ConvertOptions options = convert_options(source, "/hf", std::nullopt, "hf");
     options.optim_keys = value;
     CHECK(status_of(fs, options).code == Code::kInvalidArgument);
@@ -119,13 +118,13 @@ TEST_CASE("flattened keys are written where training code reads them, elsewhere 
       return find_roles(m.state).optimizers.at(0).dialect == OptimDialect::kFlat;
     };
     const auto grouped = [&](const Manifest& m) { return !flattened(m); };
-    check_value(fs, source, keys("flat", kFlatKeys, flattened), 4);
+    check_value(fs, source, keys("flat", OptimKeys::kFlat, flattened), 4);
     check_value(fs, source, keys("id", OptimKeys::kId, grouped), 4);
     check_value(fs, source, keys("fqn", OptimKeys::kFqn, grouped), 8);
     std::vector<std::string> taken;
     for (const std::string& format : formats()) {
       ConvertOptions options = convert_options(source, "/out", std::nullopt, format);
-      options.optim_keys = kFlatKeys;
+      options.optim_keys = OptimKeys::kFlat;
       options.dry_run = true;
       const Status status = status_of(fs, options);
       CAPTURE(format, status.to_string());

@@ -1,7 +1,6 @@
 // Optimizers in PyTorch's flattened form: made from names and ids, and made names and ids again.
 #include <fmt/format.h>
 #include <tessera/base/error.h>
-#include <tessera/state/flat_keys.h>
 #include <tessera/state/optim_edit.h>
 #include <tessera/state/roles.h>
 #include <tessera/storage/memory_file_system.h>
@@ -58,7 +57,7 @@ OptimDialect dialect_of(const Manifest& manifest) {
 
 Status failure(Manifest manifest) {
   try {
-    rekey_optimizers(manifest, kFlatKeys);
+    rekey_optimizers(manifest, OptimKeys::kFlat);
   } catch (const Error& error) {
     return error.status();
   }
@@ -112,12 +111,12 @@ TEST_CASE("an optimizer by names becomes what PyTorch's flattened form is, and c
       const Manifest named = random_optimizer(kSeed + round, which, OptimizerForm::kNames);
       const Manifest wanted = random_optimizer(kSeed + round, which, OptimizerForm::kFlat);
       Manifest flat = named;
-      rekey_optimizers(flat, kFlatKeys);
+      rekey_optimizers(flat, OptimKeys::kFlat);
       CHECK(entries(flat) == entries(wanted));
       check_values(flat, wanted);
       CHECK(content(flat) == content(named));
       Manifest twice = flat;
-      CHECK(rekey_optimizers(twice, kFlatKeys).empty());
+      CHECK(rekey_optimizers(twice, OptimKeys::kFlat).empty());
       CHECK(entries(twice) == entries(flat));
       rekey_optimizers(flat, OptimKeys::kFqn);
       CHECK(entries(flat) == entries(named));
@@ -140,8 +139,8 @@ TEST_CASE("ids become flattened names in one step, and names by which they come 
       }
       ++certain;
       rekey_optimizers(by_steps, OptimKeys::kFqn);
-      rekey_optimizers(by_steps, kFlatKeys);
-      rekey_optimizers(flat, kFlatKeys);
+      rekey_optimizers(by_steps, OptimKeys::kFlat);
+      rekey_optimizers(flat, OptimKeys::kFlat);
       CHECK(entries(flat) == entries(by_steps));
       CHECK(dialect_of(flat) == OptimDialect::kFlat);
       CHECK(content(flat) == content(ids));
@@ -161,7 +160,7 @@ TEST_CASE("a tensor among the options is one of each parameter, and one group's 
     if (entry.name == "optim.param_groups.0.params")
       entry.value = Value::list({Value::string("layers.0.w"), Value::string(other)});
   Manifest flat = named;
-  rekey_optimizers(flat, kFlatKeys);
+  rekey_optimizers(flat, OptimKeys::kFlat);
   const StateEntry* a = flat.state.find("optim.param_groups.layers.0.w.lr");
   const StateEntry* b = flat.state.find("optim.param_groups.layers.9.w.lr");
   REQUIRE((a != nullptr && b != nullptr));
@@ -212,7 +211,7 @@ TEST_CASE("dicts inside of state are keys joined by dots, as PyTorch joins them"
   add(named, below(state, {key("shampoo"), int_key_item(1)}), scalar(named, 4));
   add(named, below(state, {key("history"), index_item(0)}), scalar(named, 5));
   Manifest flat = named;
-  const std::vector<Note> notes = rekey_optimizers(flat, kFlatKeys);
+  const std::vector<Note> notes = rekey_optimizers(flat, OptimKeys::kFlat);
   REQUIRE(notes.size() == 1);
   CHECK_THAT(notes[0].message, Contains("integer keys inside of state became text"));
   const auto has = [&](const Path& path) {
@@ -240,7 +239,7 @@ TEST_CASE("options that are dicts or lists stay what they are") {
   add(named, below(group, {key("rates"), index_item(0)}), scalar(named, 5));
   named.state.containers.push_back({below(group, "extra"), Value::Kind::kOrderedDict, {}, 5});
   Manifest flat = named;
-  rekey_optimizers(flat, kFlatKeys);
+  rekey_optimizers(flat, OptimKeys::kFlat);
   CHECK(flat.state.find("optim.param_groups.layers.1.w.extra.depth")->path.size() == 3);
   REQUIRE(flat.state.containers.size() == 1);
   CHECK(dotted(flat.state.containers[0].path) == "optim.param_groups.layers.1.w.extra");
@@ -256,7 +255,7 @@ TEST_CASE("an optimizer without any state has an empty one again") {
                 [](const StateEntry& entry) { return entry.name.starts_with("optim.state"); });
   named.state.containers.push_back({{key("optim"), key("state")}, Value::Kind::kDict, {}, 1});
   Manifest flat = named;
-  rekey_optimizers(flat, kFlatKeys);
+  rekey_optimizers(flat, OptimKeys::kFlat);
   CHECK(flat.state.containers.empty());
   CHECK(unflatten(flat.state).find("optim")->find("state") == nullptr);
   rekey_optimizers(flat, OptimKeys::kFqn);
@@ -278,7 +277,7 @@ TEST_CASE("groups that were one value, and optimizers at the top, become flatten
          {Value::string("params"), Value::list({Value::string(fmt::format("layers.{}.w", g))})}}));
   add(old, {key("optim"), key("param_groups")}, Value::list(groups));
   const auto before = content(old);
-  rekey_optimizers(old, kFlatKeys);
+  rekey_optimizers(old, OptimKeys::kFlat);
   CHECK(content(old) == before);
   CHECK(old.state.find("optim.param_groups.layers.1.w.lr")->value == Value::real(1));
 
@@ -287,7 +286,7 @@ TEST_CASE("groups that were one value, and optimizers at the top, become flatten
   add(top, {key("param_groups"), index_item(0), key("lr")}, Value::real(1));
   add(top, {key("param_groups"), index_item(0), key("params")},
       Value::list({Value::string("a.w")}));
-  rekey_optimizers(top, kFlatKeys);
+  rekey_optimizers(top, OptimKeys::kFlat);
   REQUIRE(top.state.entries.size() == 2);
   CHECK(top.state.entries[0].path == Path{key("state.a.w.step")});
   CHECK(top.state.entries[1].path == Path{key("param_groups.a.w.lr")});
@@ -295,7 +294,7 @@ TEST_CASE("groups that were one value, and optimizers at the top, become flatten
 
 TEST_CASE("groups with equal options are said to become one") {
   Manifest named = small({Value::real(0.5), Value::real(0.5)});
-  const std::vector<Note> notes = rekey_optimizers(named, kFlatKeys);
+  const std::vector<Note> notes = rekey_optimizers(named, OptimKeys::kFlat);
   REQUIRE(notes.size() == 1);
   CHECK_THAT(notes[0].message, Contains("groups 0 and 1 have the same options"));
   rekey_optimizers(named, OptimKeys::kId);

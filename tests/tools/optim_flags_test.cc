@@ -1,6 +1,5 @@
 // --optim-keys and --prefer: what they accept, and what they do to a real checkpoint.
 #include <tessera/base/error.h>
-#include <tessera/state/flat_keys.h>
 
 #include <catch2/catch.hpp>
 
@@ -26,7 +25,8 @@ TEST_CASE("optimizer keys and preferred weights are one of their words") {
   CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys", "fqn"}).optim_keys ==
         OptimKeys::kFqn);
   CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys=id"}).optim_keys == OptimKeys::kId);
-  CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys=flat"}).optim_keys == kFlatKeys);
+  CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys=flat"}).optim_keys ==
+        OptimKeys::kFlat);
   CHECK(parsed({"s", "d", "--to", "torch-dcp", "--optim-keys=keep"}).optim_keys ==
         OptimKeys::kKeep);
   CHECK(parsed({"s", "d", "--to", "hf", "--prefer", "master"}).prefer_master);

@@ -19,14 +19,21 @@
 
 namespace tessera {
 
-enum class OptimKeys : std::uint8_t { kKeep, kFqn, kId };
+/// kFlat: PyTorch's flattened form, which training code keeps that sets flatten_optimizer_state_dict
+/// (torchtitan):
+///
+///   optim["state.layers.0.w.exp_avg"]   optim["param_groups.layers.0.w.lr"], for each member of a group
+enum class OptimKeys : std::uint8_t { kKeep, kFqn, kId, kFlat };
 
 /// Rekeys every optimizer that is not keyed that way already. The notes say what was inferred.
 /// Where order and shapes do not give names back, ids come with the option `param_names`, which
 /// torch.optim keeps for named parameters: FQNs in the order of a group's ids. Throws kUnsupported
 /// naming the optimizer and the id or parameter: an id that fits no parameter, ids that shapes allow
 /// to be several parameters, no model to name ids by, no groups to number by, state that no group
-/// lists, names that ids would lose.
+/// lists, names that ids would lose; for what the flattened form has no place for: options of a group
+/// without members, state of no parameter, names of options or leaves with dots. Flattened options are
+/// one group where they are equal: tensors among them have to be located (FormatDriver::locate), or each
+/// is taken for another.
 std::vector<Note> rekey_optimizers(Manifest& manifest, OptimKeys keys);
 
 /// Gives optimizers whose options are flattened per parameter groups with lists of members, one

@@ -7,7 +7,6 @@
 #include <tessera/format/safetensors.h>
 #include <tessera/format/training_folder.h>
 #include <tessera/reshard/tensor_reader.h>
-#include <tessera/state/flat_keys.h>
 #include <tessera/state/roles.h>
 #include <tessera/state/state_values.h>
 #include <tessera/tensor/cast.h>
@@ -205,7 +204,7 @@ void Conversion::require_keys_possible() const {
                      "the names of parameters",
                      driver_->id()),
          "leave it out, or write torch-save, which keeps ids");
-  if (options_.optim_keys != kFlatKeys || keeps_state_dicts(*driver_)) return;
+  if (options_.optim_keys != OptimKeys::kFlat || keeps_state_dicts(*driver_)) return;
   std::vector<std::string_view> ids;
   for (const FormatDriver* driver : all_formats())
     if (keeps_state_dicts(*driver)) ids.push_back(driver->id());

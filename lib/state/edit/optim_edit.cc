@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/base/text.h>
-#include <tessera/state/flat_keys.h>
 #include <tessera/state/optim_edit.h>
 #include <tessera/state/optim_state.h>
 #include <tessera/state/state_values.h>
@@ -350,11 +349,11 @@ void rekey(Manifest& manifest, std::size_t root, OptimKeys keys, std::vector<Not
 std::vector<Note> rekey_optimizers(Manifest& manifest, OptimKeys keys) {
   std::vector<Note> notes;
   if (keys == OptimKeys::kKeep) return notes;
-  if (keys == kFlatKeys) expand_state_values(manifest);
+  if (keys == OptimKeys::kFlat) expand_state_values(manifest);
   const std::size_t count = find_roles(manifest.state).optimizers.size();
   if (count == 0) fail(Code::kUnsupported, "there is no optimizer here to rekey");
   for (std::size_t root = 0; root < count; ++root) {
-    if (keys != kFlatKeys) {
+    if (keys != OptimKeys::kFlat) {
       rekey(manifest, root, keys, notes);
     } else if (!is_flattened(manifest, root)) {
       rekey(manifest, root, OptimKeys::kFqn, notes);
