@@ -318,6 +318,31 @@ TEST_CASE("tensors stand as Megatron's modules register them") {
             "mtp.layers.0.transformer_layer.mlp.linear_fc1.weight", "output_layer.weight", "args"});
 }
 
+TEST_CASE("groups of a chain of optimizers become those of one, as rank files are read") {
+  Manifest manifest;
+  const auto option = [&](std::int64_t optimizer, std::int64_t group, const std::string& name,
+                          Value value) {
+    const Path path{key_item("optimizer"),    int_key_item(optimizer), key_item("optimizer"),
+                    key_item("param_groups"), index_item(group),       key_item(name)};
+    manifest.state.entries.push_back({dotted(path), path, std::move(value)});
+  };
+  for (const std::int64_t group : {0, 1}) {
+    option(0, group, "wd_mult", Value::real(group == 0 ? 1 : 0));
+    option(0, group, "is_expert_parallel", Value::boolean(false));
+  }
+  for (const std::int64_t group : {0, 1}) {  // as the first above, and another
+    option(1, group, "wd_mult", Value::real(group == 0 ? 1 : 2));
+    option(1, group, "is_expert_parallel", Value::boolean(true));
+  }
+  name_optimizer_as_rank_files(manifest);
+  std::string found;
+  for (const StateEntry& entry : manifest.state.entries) found += std::string(entry.name) + "\n";
+  CHECK(found ==
+        "optimizer.param_groups.0.wd_mult\noptimizer.param_groups.0.is_expert_parallel\n"
+        "optimizer.param_groups.1.wd_mult\noptimizer.param_groups.1.is_expert_parallel\n"
+        "optimizer.param_groups.2.wd_mult\noptimizer.param_groups.2.is_expert_parallel\n");
+}
+
 TEST_CASE("state of modules goes where each of Megatron's forms has it, or is refused by name") {
   const auto with = [](Manifest manifest, const std::string& name, Value value, Path path = {}) {
     manifest.state.entries.push_back(

@@ -544,6 +544,64 @@ void name_further_layers(Manifest& manifest, bool of_rank_files, std::optional<s
                     [&](const std::string& fqn) { return further_layer_name(fqn, named); });
 }
 
+namespace {
+
+/// The number, as text, of the optimizer in a chain of several whose group this is:
+/// optimizer.<N>.optimizer.param_groups.<group>.
+std::optional<std::string> chained_groups(const Path& path) {
+  const bool groups = path.size() > 4 && is_key(path[0], "optimizer") &&
+                      is_decimal(path[1].text()) && is_key(path[2], "optimizer") &&
+                      is_key(path[3], "param_groups") && path[4].kind == PathItem::Kind::kIndex;
+  return groups ? std::optional(path[1].text()) : std::nullopt;
+}
+
+/// Groups of one optimizer made of those of a chain, in the order of the chain: rank files are read so. A
+/// group of experts that equals another but for `is_expert_parallel` is the same group there.
+class JoinedGroups {
+ public:
+  explicit JoinedGroups(const StateDict& state) {
+    for (const StateEntry& entry : state.entries)
+      if (const auto chained = chained_groups(entry.path))
+        options_[{*chained, entry.path[4].index}].emplace_back(
+            dotted(Path(entry.path.begin() + 5, entry.path.end())), entry.value);
+    std::vector<const Options*> kept;
+    for (const auto& [group, options] : options_) {
+      if (std::ranges::none_of(kept,
+                               [&](const Options* known) { return alike(*known, options); })) {
+        places_.emplace(group, static_cast<std::int64_t>(kept.size()));
+        kept.push_back(&options);
+      }
+    }
+  }
+
+  bool chained(const Path& path) const { return chained_groups(path).has_value(); }
+  /// Whether the path's group is another's; else the path is moved to where the one optimizer has it.
+  bool leaves(Path& path) const {
+    const auto found = places_.find({*chained_groups(path), path[4].index});
+    if (found == places_.end()) return true;
+    Path moved{key_item("optimizer"), key_item("param_groups"), index_item(found->second)};
+    moved.insert(moved.end(), path.begin() + 5, path.end());
+    path = std::move(moved);
+    return false;
+  }
+
+ private:
+  using Group = std::pair<std::string, std::int64_t>;
+  using Options = std::vector<std::pair<std::string, Value>>;
+
+  static bool alike(const Options& a, const Options& b) {
+    const auto same = [](const auto& x, const auto& y) {
+      return x.first == y.first && (x.first == "is_expert_parallel" || x.second == y.second);
+    };
+    return std::ranges::equal(a, b, same);
+  }
+
+  std::map<Group, Options> options_;
+  std::map<Group, std::int64_t> places_;
+};
+
+}  // namespace
+
 void name_optimizer_as_rank_files(Manifest& manifest) {
   rename_masters(manifest, kWholeMaster, kMasterPart);
   std::vector<StateEntry>& entries = manifest.state.entries;
@@ -551,6 +609,13 @@ void name_optimizer_as_rank_files(Manifest& manifest) {
   for (const StateEntry& entry : entries)
     forms.push_back(!entry.value.is_dict() && sharding_type(entry));
   take_out(manifest.state, forms);
+  const JoinedGroups joined(manifest.state);
+  std::vector<bool> repeated;
+  for (StateEntry& entry : entries)
+    repeated.push_back(joined.chained(entry.path) && joined.leaves(entry.path));
+  std::erase_if(manifest.state.containers, [&](ContainerNote& note) {
+    return joined.chained(note.path) && joined.leaves(note.path);
+  });
   const auto unwrap = [](Path& path) {
     const bool wrapped = path.size() > 2 && is_key(path[0], "optimizer") &&
                          is_key(path[1], "optimizer") && is_key(path[2], "param_groups");
@@ -558,11 +623,13 @@ void name_optimizer_as_rank_files(Manifest& manifest) {
     return wrapped;
   };
   for (StateEntry& entry : entries) {
-    if (!unwrap(entry.path)) continue;
+    const bool moved = unwrap(entry.path);
+    if (!moved && entry.name == dotted(entry.path)) continue;
     entry.name = dotted(entry.path);
     for_each_tensor(entry.value, [&](std::uint32_t t) { manifest.tensors[t].name = entry.name; });
   }
   for (ContainerNote& note : manifest.state.containers) unwrap(note.path);
+  take_out(manifest.state, repeated);
 }
 
 void refuse_plain_optimizer(const Manifest& manifest) {
