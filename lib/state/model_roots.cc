@@ -62,7 +62,8 @@ class ModelFinder {
     for (const EntryRole& role : roles_.entries) {
       if (role.role != Role::kOptimState) continue;
       if (is_by_id(role.root)) {
-        ids_[static_cast<std::size_t>(role.root)].insert(role.fqn);
+        auto& ids = ids_[static_cast<std::size_t>(role.root)];
+        if (ids.size() < 2) ids.insert(role.fqn);
         continue;
       }
       std::vector<std::int32_t>& users = users_[role.fqn];
@@ -73,6 +74,7 @@ class ModelFinder {
 
   /// Dicts of nothing but a mean, a variance, a count: of observations or rewards (PPO's obs_rms).
   void find_statistics() {
+    if (roles_.optimizers.empty()) return;  // of a run alone
     std::map<std::string_view, bool> has_mean;
     const auto each_item = [&](const auto& visit) {
       for (const StateEntry& entry : state_.entries) {
@@ -330,7 +332,7 @@ class ModelFinder {
   std::unordered_map<std::string_view, std::vector<std::int32_t>> users_;  // optimizers by name
   std::unordered_set<std::string_view> user_keys_;  // what those names begin with
   std::vector<Counts> hits_;                     // by optimizer: its names, by the key before them
-  std::vector<std::set<std::string_view>> ids_;  // by optimizer
+  std::vector<std::set<std::string_view>> ids_;  // by optimizer, the first two
   std::set<std::string_view> statistics_;        // dicts
   std::map<std::string, std::size_t, std::less<>> stored_order_;
   Counts tensors_;  // below well-known keys

@@ -18,6 +18,7 @@
 
 #include "lib/format/hf_trainer/files.h"
 #include "lib/format/hf_trainer/parameter_order.h"
+#include "lib/state/edit/move_entry.h"
 #include "lib/state/edit/tensor_remapper.h"
 #include "lib/state/parameter_order.h"
 #include "lib/state/role_names.h"
@@ -165,11 +166,7 @@ class Adopter {
            "", ""});
   }
 
-  void rename(StateEntry& entry, Path path) {
-    entry.path = std::move(path);
-    entry.name = dotted(entry.path);
-    for_each_tensor(entry.value, [&](std::uint32_t t) { manifest_.tensors[t].name = entry.name; });
-  }
+  void rename(StateEntry& entry, Path path) { move_entry(manifest_, entry, std::move(path)); }
 
   static std::string_view place_of(const Path& path) {
     if (path.size() < 2) return "";

@@ -133,4 +133,10 @@ bool is_layer_stack(std::string_view fqn) {
   return inside && !layer_name(fqn);
 }
 
+std::optional<std::size_t> layer_place(std::string_view fqn) {
+  if (!is_layer_stack(fqn)) return std::nullopt;
+  const std::size_t at = fqn.find(".layers.");
+  return (at == fqn.npos ? 0 : at + 1) + std::string_view("layers.").size();
+}
+
 }  // namespace tessera::megatron_torch

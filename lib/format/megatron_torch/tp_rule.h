@@ -55,5 +55,7 @@ std::optional<LayerName> layer_name(std::string_view fqn);
 
 /// Part of a stack of layers with one more dim in front: "decoder.layers.mlp.linear_fc1.weight".
 bool is_layer_stack(std::string_view fqn);
+/// Where the number of a layer would stand in the name of such a stack; nullopt: it is none.
+std::optional<std::size_t> layer_place(std::string_view fqn);
 
 }  // namespace tessera::megatron_torch

@@ -18,6 +18,7 @@
 #include "lib/format/megatron_torch/rank_grid.h"
 #include "lib/format/megatron_torch/tp_rule.h"
 #include "lib/ops/edit/megatron_places.h"
+#include "lib/state/edit/move_entry.h"
 #include "lib/state/edit/take_out.h"
 #include "lib/state/sharded_object.h"
 
@@ -87,12 +88,6 @@ void wrap(Manifest& manifest, StateEntry& entry) {
   for_each_tensor(entry.value, [&](std::uint32_t t) { manifest.tensors[t].embedded = true; });
 }
 
-void rename_entry(Manifest& manifest, StateEntry& entry, Path path) {
-  entry.path = std::move(path);
-  entry.name = dotted(entry.path);
-  for_each_tensor(entry.value, [&](std::uint32_t t) { manifest.tensors[t].name = entry.name; });
-}
-
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
   const std::size_t at = text.find(from);
   return at == text.npos ? text : text.replace(at, from.size(), to);
@@ -115,11 +110,8 @@ class ModuleOf {
       place.erase(place.begin());
       return number;
     };
-    if (megatron_torch::is_layer_stack(name)) {
-      const std::size_t at = name.find(".layers.");
-      name.insert((at == name.npos ? 0 : at + 1) + std::string_view("layers.").size(),
-                  fmt::format("{}.", take_first()));
-    }
+    if (const auto at = megatron_torch::layer_place(name))
+      name.insert(*at, fmt::format("{}.", take_first()));
     if (name.find(kStacked) != name.npos) {
       const std::int64_t expert = take_first();
       if (weights_.any(kLocal)) {
@@ -175,7 +167,7 @@ void extra_state_to_modules(Manifest& manifest, std::optional<std::int64_t> core
   for (auto& [entry, path] : moves) {
     StateEntry& moved = entries[entry];
     if (object_of(moved)) unwrap(manifest, moved);
-    rename_entry(manifest, moved, std::move(path));
+    move_entry(manifest, moved, std::move(path));
   }
   take_out(manifest.state, gone);
 }
@@ -289,7 +281,7 @@ void extra_state_to_objects(Manifest& manifest) {
       copy.value = Value::list({Value()});  // what no elements say, too: see grouped()
     }
     if (names.empty()) continue;
-    rename_entry(manifest, entries[i], {key_item(names[0])});
+    move_entry(manifest, entries[i], {key_item(names[0])});
     wrap(manifest, entries[i]);
   }
   take_out(manifest.state, gone);

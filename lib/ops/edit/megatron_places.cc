@@ -17,6 +17,7 @@
 
 #include "lib/format/megatron_torch/args.h"
 #include "lib/format/megatron_torch/bucket_names.h"
+#include "lib/state/edit/move_entry.h"
 #include "lib/state/edit/take_out.h"
 #include "lib/state/role_names.h"
 
@@ -287,11 +288,7 @@ class Mover {
             key_item(leaf)};
   }
 
-  void place(StateEntry& entry, Path path) {
-    entry.path = std::move(path);
-    entry.name = dotted(entry.path);
-    for_each_tensor(entry.value, [&](std::uint32_t t) { manifest_.tensors[t].name = entry.name; });
-  }
+  void place(StateEntry& entry, Path path) { move_entry(manifest_, entry, std::move(path)); }
 
   StateEntry& add(Path path, Value value) {
     StateEntry& entry = manifest_.state.entries.emplace_back();

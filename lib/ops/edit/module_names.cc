@@ -78,8 +78,8 @@ class ModuleNames {
       if (layers() == Layers::kOwn)
         for (const auto& [inside, beside] : kNorms) replace(name, inside, beside);
     }
-    if (const std::size_t at = layer_place(name); at != name.npos) {
-      name.insert(at, "{layer}.");
+    if (const auto at = megatron_torch::layer_place(name)) {
+      name.insert(*at, "{layer}.");
       stacks.push_back(Value::string("layer"));
     }
     if (is_expert_stack(name)) {
@@ -99,14 +99,6 @@ class ModuleNames {
     if (stated == "local") return Layers::kOwn;
     const bool engine = stated == "transformer_engine" || stated == "inference_optimized";
     return engine ? Layers::kEngine : Layers::kUnknown;
-  }
-
-  /// Where the number of a stacked layer belongs: behind the last "layers." that has none.
-  static std::size_t layer_place(const std::string& name) {
-    constexpr std::string_view kWord = "layers.";
-    if (!megatron_torch::is_layer_stack(name)) return name.npos;
-    const std::size_t at = name.find(".layers.");
-    return (at == name.npos ? 0 : at + 1) + kWord.size();
   }
 
   void name_expert(const std::string& fqn, std::string& name) const {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lib/state/edit/fqn_place.h"
+#include "lib/state/edit/move_entry.h"
 #include "lib/state/edit/optim_flatten.h"
 #include "lib/state/edit/optim_place.h"
 #include "lib/state/role_names.h"

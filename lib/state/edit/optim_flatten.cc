@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lib/state/edit/fqn_place.h"
+#include "lib/state/edit/move_entry.h"
 #include "lib/state/edit/optim_place.h"
 #include "lib/state/edit/tensor_remapper.h"
 #include "lib/state/role_names.h"

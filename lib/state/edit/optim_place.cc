@@ -67,10 +67,4 @@ bool is_flattened(const StateEntry& entry, const EntryRole& role, const Optimize
   return at && starts_with_root(entry.path[*at].text()) && !role.leaf.empty();
 }
 
-void move_entry(Manifest& manifest, StateEntry& entry, Path path) {
-  entry.path = std::move(path);
-  entry.name = dotted(entry.path);
-  for_each_tensor(entry.value, [&](std::uint32_t t) { manifest.tensors[t].name = entry.name; });
-}
-
 }  // namespace tessera

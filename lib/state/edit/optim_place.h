@@ -31,7 +31,4 @@ Path flat_leaf(std::string_view item, std::string_view fqn);
 /// The entry lies where PyTorch's flattened form has it: one item holds the parameter and the leaf.
 bool is_flattened(const StateEntry& entry, const EntryRole& role, const OptimizerRoot& root);
 
-/// Moves an entry, and the names of its tensors with it.
-void move_entry(Manifest& manifest, StateEntry& entry, Path path);
-
 }  // namespace tessera
