@@ -74,7 +74,7 @@ TEST_CASE("a rank that throws makes every rank raise - reset starts a clean step
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     RANK_CHECK(!message.empty());
-    RANK_CHECK(seconds < 2.0, fmt::format("{} s", seconds));
+    RANK_CHECK(seconds < 10, fmt::format("{} s", seconds));
     RANK_CHECK(has(message_of([&] { net->forward(data.x); }), "reset"));
 
     World(world).reset();
@@ -190,7 +190,7 @@ TEST_CASE("a rank that throws in a collective call of the library makes every ra
         const double seconds =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         world.communicator()->observe({});
-        RANK_CHECK(seconds < 2.0, fmt::format("{} s", seconds));
+        RANK_CHECK(seconds < 10, fmt::format("{} s", seconds));
         RANK_CHECK(has(message, world.rank() == 1 ? "bad_alloc" : "rank 1 failed"), message);
         RANK_CHECK(world.rank() == 1 || has(message, clips ? "clip_grad_norm_" : "summon"),
                    message);

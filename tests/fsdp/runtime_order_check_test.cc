@@ -170,12 +170,12 @@ void check_mutation(const Mutation& mutation, const WorldOptions& backend) {
         const std::string where = fmt::format("{}: {} ({} s)", mutation.name, message, seconds);
         RANK_CHECK(!message.empty(), where);
         if (joins_alone) {
-          RANK_CHECK(seconds < 9, where);
+          RANK_CHECK(seconds < 10, where);
           return;
         }
         RANK_CHECK(has(message, mutation.says), where);
         RANK_CHECK(has(message, "ranks 0 and 1"), where);
-        RANK_CHECK(seconds < 5, where);
+        RANK_CHECK(seconds < 10, where);
       },
       backend);
 }

@@ -188,7 +188,7 @@ TEST_CASE("a rank that fails between tensor-parallel layers fails its peers",
     const char* expected = world.rank() == 1 ? "lost here" : "rank 1 failed";
     RANK_CHECK(said.find(expected) != std::string::npos, said);
   });
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(2));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
 }
 
 }  // namespace runtime_tensor_parallel_test

@@ -173,7 +173,7 @@ TEST_CASE("a rank that fails while what was loaded is scattered leaves every ran
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     world.communicator()->observe({});
     RANK_CHECK(!message.empty() && !has(message, "partly"), message);
-    RANK_CHECK(seconds < 5, fmt::format("{} s", seconds));
+    RANK_CHECK(seconds < 10, fmt::format("{} s", seconds));
     RANK_CHECK(job.is(before), message);
   });
 }
@@ -200,7 +200,7 @@ TEST_CASE("a checkpoint that one rank cannot open is told, whatever state the op
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     RANK_CHECK(has(message, "rank 1"), message);
-    RANK_CHECK(seconds < 5, fmt::format("{} s", seconds));
+    RANK_CHECK(seconds < 10, fmt::format("{} s", seconds));
     RANK_CHECK(job.is(before), message);
     // The same without the fault: the state that the checkpoint lacks is dropped.
     tessera::load("/run/a", fsdp::state_dict(job.model, *job.optimizer, form_of(form)),
