@@ -6,7 +6,6 @@
 
 #include "tests/support/killed_job.h"
 #include "tests/support/process_ranks.h"
-#include "tests/support/sanitized.h"
 
 namespace live_killed_test {
 
@@ -61,7 +60,7 @@ bool killed(int victim, int at, const std::function<void(RankGroup&, FileSystem&
 
 }  // namespace
 
-TEST_CASE("a rank killed at any step of a save: survivors report, old or new is whole") {
+TEST_CASE("a rank killed at any step of a save: survivors report, old or new is whole", "[kills]") {
   const KilledFolder folder;
   const std::string path = folder / "a";
   for (const int victim : {0, 2}) {
@@ -98,10 +97,10 @@ TEST_CASE("a rank killed at any step of a save: survivors report, old or new is 
   CHECK(entries == 1);
 }
 
-TEST_CASE("a rank killed at any step of a load: survivors report, the checkpoint stays") {
+TEST_CASE("a rank killed at any step of a load: survivors report, the checkpoint stays",
+          "[kills]") {
   const LoadSafety safety =
       GENERATE(LoadSafety::kAside, LoadSafety::kReadTwice, LoadSafety::kInPlace);
-  if (testing::kSanitized && safety != LoadSafety::kReadTwice) return;  // forks take long there
   const KilledFolder folder;
   const std::string path = folder / "a";
   const auto first = in_processes(kProcesses, [&](RankGroup& ranks) {
@@ -136,7 +135,8 @@ TEST_CASE("a rank killed at any step of a load: survivors report, the checkpoint
   }
 }
 
-TEST_CASE("rank 0 killed at any step of a save that moves the pointer: it names a whole one") {
+TEST_CASE("rank 0 killed at any step of a save that moves the pointer: it names a whole one",
+          "[kills]") {
   const KilledFolder folder;
   const std::string run = folder / "run";
   const auto save_step = [&](int step, RankGroup& ranks, FileSystem* fs) {

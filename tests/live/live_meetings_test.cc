@@ -132,12 +132,14 @@ void kill_in_loads(int world, int victim, LoadSafety safety) {
 
 }  // namespace
 
-TEST_CASE("a rank killed at any meeting of a save: survivors report, old or new is whole") {
+TEST_CASE("a rank killed at any meeting of a save: survivors report, old or new is whole",
+          "[kills]") {
   const int victim = GENERATE(0, 2);
   kill_in_saves(3, victim);
 }
 
-TEST_CASE("a rank killed at any meeting of a load: survivors report, no memory is half loaded") {
+TEST_CASE("a rank killed at any meeting of a load: survivors report, no memory is half loaded",
+          "[kills]") {
   const int victim = GENERATE(0, 1);
   for (const LoadSafety safety : {LoadSafety::kAside, LoadSafety::kReadTwice, LoadSafety::kInPlace})
     kill_in_loads(3, victim, safety);

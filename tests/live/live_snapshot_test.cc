@@ -31,8 +31,7 @@ TEST_CASE("a snapshot by any number of threads holds every byte of runs and stri
   for (const int threads : {1, 2, 3, 8}) {
     CAPTURE(threads);
     std::exception_ptr thrown;
-    const Bytes message =
-        describe(state, state.structure()->bytes, agreements_of(state, thrown));
+    const Bytes message = describe(state, state.structure()->bytes, agreements_of(state, thrown));
     MergedState merged = merge_states(std::vector{LiveDescription(message)}, 0, state);
     Snapshot snapshot;
     snapshot.plan(state, merged);
