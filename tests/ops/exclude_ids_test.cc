@@ -13,6 +13,7 @@
 
 #include "tests/support/inspect_case.h"
 #include "tests/support/random_optimizer.h"
+#include "tests/support/sanitized.h"
 
 namespace exclude_ids_test {
 
@@ -47,7 +48,7 @@ void leave_out(Manifest& manifest, const std::string& name) {
 TEST_CASE("leaving a parameter out means the same by id as by name") {
   int compared = 0;
   for (int kind = 0; kind < kOptimizerKinds; ++kind)
-    for (std::uint64_t round = 0; round < 30; ++round) {
+    for (std::uint64_t round = 0; round < draws(30U); ++round) {
       const auto which = static_cast<OptimizerKind>(kind);
       INFO(kind_text(which) << " seed " << kSeed << " round " << round);
       Manifest ids = random_optimizer(kSeed + round, which, OptimizerForm::kIds);
@@ -67,7 +68,7 @@ TEST_CASE("leaving a parameter out means the same by id as by name") {
       CHECK(content(ids) == content(named));
       ++compared;
     }
-  CHECK(compared > 150);
+  CHECK(compared > draws(150));
 }
 
 TEST_CASE("of tied weights one name may go, the parameter and its state stay") {

@@ -7,9 +7,12 @@
 #include <limits>
 #include <random>
 
+#include "tests/support/sanitized.h"
+
 namespace quantile_select_test {
 
 using namespace tessera;
+using testing::draws;
 
 namespace {
 
@@ -52,8 +55,8 @@ std::vector<double> sorted(std::vector<Real> values) {
 template <class Real>
 void compare_all() {
   std::mt19937_64 random(7);
-  for (int round = 0; round < 300; ++round) {
-    std::vector<Real> values(1 + random() % (round < 200 ? 9 : 3000));
+  for (int round = 0; round < draws(300); ++round) {
+    std::vector<Real> values(1 + random() % (round < draws(200) ? 9 : 3000));
     const int kind = round % 5;
     for (Real& x : values) {
       if (kind == 0) x = static_cast<Real>(static_cast<int>(random() % 5) - 2);

@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/random_optimizer.h"
+#include "tests/support/sanitized.h"
 
 namespace optim_edit_test {
 
@@ -63,7 +64,7 @@ void drop(Manifest& manifest, const std::string& prefix) {
 TEST_CASE("every kind of optimizer says the same by name as by id") {
   std::size_t certain = 0;
   for (int kind = 0; kind < kOptimizerKinds; ++kind)
-    for (std::uint64_t round = 0; round < 60; ++round) {
+    for (std::uint64_t round = 0; round < draws(60U); ++round) {
       const auto which = static_cast<OptimizerKind>(kind);
       INFO(kind_text(which) << " seed " << kSeed << " round " << round);
       const Manifest stored = random_optimizer(kSeed + round, which, OptimizerForm::kIds);
@@ -89,12 +90,12 @@ TEST_CASE("every kind of optimizer says the same by name as by id") {
         CHECK(other->value == entry.value);
       }
     }
-  CHECK(certain > 500);  // of 600: groups of plain SGD without names leave theirs open
+  CHECK(certain > draws(500U));  // of 600: groups of plain SGD without names leave theirs open
 }
 
 TEST_CASE("names become the ids that torch.optim would give") {
   for (int kind = 0; kind < kOptimizerKinds; ++kind)
-    for (std::uint64_t round = 0; round < 40; ++round) {
+    for (std::uint64_t round = 0; round < draws(40U); ++round) {
       const auto which = static_cast<OptimizerKind>(kind);
       INFO(kind_text(which) << " seed " << kSeed << " round " << round);
       Manifest named = random_optimizer(kSeed + round, which, OptimizerForm::kNames);
@@ -116,7 +117,7 @@ TEST_CASE("names become the ids that torch.optim would give") {
 
 TEST_CASE("flattened options become groups again when they get ids or names") {
   for (int kind = 0; kind < kOptimizerKinds; ++kind)
-    for (std::uint64_t round = 0; round < 40; ++round) {
+    for (std::uint64_t round = 0; round < draws(40U); ++round) {
       const auto which = static_cast<OptimizerKind>(kind);
       INFO(kind_text(which) << " seed " << kSeed << " round " << round);
       Manifest flat = random_optimizer(kSeed + round, which, OptimizerForm::kFlat);
@@ -133,7 +134,7 @@ TEST_CASE("flattened options become groups again when they get ids or names") {
 
 TEST_CASE("flattened options become groups with the members' names") {
   for (int kind = 0; kind < kOptimizerKinds; ++kind)
-    for (std::uint64_t round = 0; round < 40; ++round) {
+    for (std::uint64_t round = 0; round < draws(40U); ++round) {
       const auto which = static_cast<OptimizerKind>(kind);
       INFO(kind_text(which) << " seed " << kSeed << " round " << round);
       Manifest flat = random_optimizer(kSeed + round, which, OptimizerForm::kFlat);

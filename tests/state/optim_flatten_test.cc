@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/random_optimizer.h"
+#include "tests/support/sanitized.h"
 
 namespace optim_flatten_test {
 
@@ -105,7 +106,7 @@ Manifest small(const std::vector<Value>& rates, Manifest manifest = {}) {
 
 TEST_CASE("an optimizer by names becomes what PyTorch's flattened form is, and comes back") {
   for (int kind = 0; kind < kOptimizerKinds; ++kind)
-    for (std::uint64_t round = 0; round < 40; ++round) {
+    for (std::uint64_t round = 0; round < draws(40U); ++round) {
       const auto which = static_cast<OptimizerKind>(kind);
       INFO(kind_text(which) << " seed " << kSeed << " round " << round);
       const Manifest named = random_optimizer(kSeed + round, which, OptimizerForm::kNames);
@@ -127,7 +128,7 @@ TEST_CASE("an optimizer by names becomes what PyTorch's flattened form is, and c
 TEST_CASE("ids become flattened names in one step, and names by which they come back") {
   std::size_t certain = 0;
   for (int kind = 0; kind < kOptimizerKinds; ++kind)
-    for (std::uint64_t round = 0; round < 40; ++round) {
+    for (std::uint64_t round = 0; round < draws(40U); ++round) {
       const auto which = static_cast<OptimizerKind>(kind);
       INFO(kind_text(which) << " seed " << kSeed << " round " << round);
       const Manifest ids = random_optimizer(kSeed + round, which, OptimizerForm::kIds);

@@ -16,4 +16,11 @@ inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
+
+/// How many of `count` random cases are drawn: all in a plain build, a fifth where each takes long
+/// and memory is what is watched.
+template <class Count>
+constexpr Count draws(Count count) {
+  return kSanitized ? count / 5 : count;
+}
 }  // namespace tessera::testing
