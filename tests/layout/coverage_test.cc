@@ -219,7 +219,7 @@ TEST_CASE("a pinwheel has no free cut and is still proved") {
   CHECK(check_coverage({3, 3}, chunks).first_hole == Box{{1, 1}, {1, 1}});
 }
 
-TEST_CASE("200,000 chunks take under a second") {
+TEST_CASE("200,000 chunks take under a second", "[wide]") {
   constexpr std::int64_t kChunks = 200'000;
   SECTION("rows") {
     std::vector<Chunk> rows;
@@ -268,7 +268,7 @@ TEST_CASE("200,000 chunks take under a second") {
   }
 }
 
-TEST_CASE("overlapping input cannot make the proof quadratic") {
+TEST_CASE("overlapping input cannot make the proof quadratic", "[wide]") {
   std::vector<Chunk> nested;
   constexpr std::int64_t kChunks = 20'000;
   const std::int64_t side = 2 * kChunks;

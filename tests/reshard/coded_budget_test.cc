@@ -13,11 +13,13 @@
 #include <random>
 
 #include "tests/support/reshard_scene.h"
+#include "tests/support/sanitized.h"
 
 namespace coded_budget_test {
 
 using namespace tessera;
 using namespace tessera::test;
+using tessera::testing::kSanitized;
 
 namespace {
 
@@ -105,7 +107,7 @@ struct Items {
     reader.stream(all, [&](const TensorReader::Block& block) {
       got[block.tensor].insert(got[block.tensor].end(), block.bytes.begin(), block.bytes.end());
     });
-    REQUIRE(got == expected);
+    REQUIRE(same(got, expected));
   }
 };
 
@@ -122,11 +124,13 @@ Code code_of(const std::function<void()>& work) {
 
 TEST_CASE("many compressed items at once stay within the limit") {
   for (const std::size_t around : {std::size_t{0}, std::size_t{1000}}) {
+    Items items(12, kMiB, around);
     for (const std::uint64_t limit : {5 * kMiB, 12 * kMiB, 100 * kMiB}) {
       for (const int threads : {1, 3, 8}) {
+        if (kSanitized && threads == 1) continue;
         INFO("around " << around << ", limit " << limit << ", threads " << threads);
-        Items items(12, kMiB, around);
-        const TransferResult result = items.run("/out", limit, threads);
+        const std::string out = fmt::format("/out_{}_{}", limit, threads);
+        const TransferResult result = items.run(out, limit, threads);
         CHECK(result.peak_staged_bytes <= limit);
         CHECK(result.proved_bytes >= 12 * kMiB);
         items.stream(limit, threads);

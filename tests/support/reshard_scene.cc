@@ -3,33 +3,46 @@
 #include <tessera/storage/checksum.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace tessera::test {
 
+bool same(ByteView a, ByteView b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
+
+bool same(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
+  return std::ranges::equal(a, b, [](const Bytes& x, const Bytes& y) { return same(x, y); });
+}
+
 std::vector<std::int64_t> elements_of(const Shape& shape, const Chunk& chunk) {
-  std::vector<std::int64_t> elements;
-  for (std::int64_t i = chunk.flat_begin; i < chunk.flat_end; ++i) {
-    std::int64_t rest = i;
-    std::int64_t global = 0;
-    std::int64_t step = 1;
-    for (int d = shape.rank() - 1; d >= 0; --d) {
-      std::int64_t x = chunk.box.origin[static_cast<std::size_t>(d)] + rest % chunk.box.shape[d];
-      rest /= chunk.box.shape[d];
-      global += x * step;
-      step *= shape[d];
+  struct Dim {
+    std::int64_t origin, extent, whole;
+  };
+  std::vector<Dim> dims;  // the innermost first
+  for (int d = shape.rank() - 1; d >= 0; --d)
+    dims.push_back({chunk.box.origin[static_cast<std::size_t>(d)], chunk.box.shape[d], shape[d]});
+  std::vector<std::int64_t> elements(static_cast<std::size_t>(chunk.flat_end - chunk.flat_begin));
+  std::int64_t i = chunk.flat_begin;
+  for (std::int64_t& element : elements) {
+    std::int64_t rest = i++, global = 0, step = 1;
+    for (const Dim& dim : dims) {
+      global += (dim.origin + rest % dim.extent) * step;
+      rest /= dim.extent;
+      step *= dim.whole;
     }
-    elements.push_back(global);
+    element = global;
   }
   return elements;
 }
 
 Bytes chunk_bytes(std::uint32_t tensor, const TensorSpec& spec, const Chunk& chunk) {
-  Bytes bytes;
-  for (std::int64_t element : elements_of(spec.shape, chunk)) {
-    for (int b = 0; b < element_bytes(spec.dtype); ++b) {
-      bytes.push_back(content_byte(tensor, element, b));
-    }
-  }
+  const std::vector<std::int64_t> elements = elements_of(spec.shape, chunk);
+  const auto width = static_cast<int>(element_bytes(spec.dtype));
+  Bytes bytes(elements.size() * static_cast<std::size_t>(width));
+  std::byte* at = bytes.data();
+  for (const std::int64_t element : elements)
+    for (int b = 0; b < width; ++b) *at++ = content_byte(tensor, element, b);
   return bytes;
 }
 

@@ -23,6 +23,9 @@ inline std::byte content_byte(std::uint32_t tensor, std::int64_t element, int b)
 /// Row-major element numbers (in the whole tensor) of a chunk's elements, in the chunk's own order,
 /// one by one.
 std::vector<std::int64_t> elements_of(const Shape& shape, const Chunk& chunk);
+/// Whether the bytes are equal: megabytes at once, where a test that is sanitized takes each by itself.
+bool same(ByteView a, ByteView b);
+bool same(const std::vector<Bytes>& a, const std::vector<Bytes>& b);
 /// What a segment holding this chunk must contain.
 Bytes chunk_bytes(std::uint32_t tensor, const TensorSpec& spec, const Chunk& chunk);
 /// The whole tensor.
