@@ -8,7 +8,7 @@ set(run_if_built ${CMAKE_CURRENT_SOURCE_DIR}/support/run_if_built.sh)
 function(add_other_configuration_test name program timeout)
   add_test(NAME "${name}" COMMAND ${run_if_built} ${program} ${ARGN})
   set_tests_properties("${name}" PROPERTIES TIMEOUT ${timeout} COST 100 SKIP_RETURN_CODE 77 ENVIRONMENT
-    "ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1")
+    "ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1:malloc_context_size=12:quarantine_size_mb=64;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1")
 endfunction()
 
 # Left to the Release run, and to ./dev soak: [wide] repeats over many sizes what a smaller case of the same code shows, or reads

@@ -59,7 +59,7 @@ TEST_CASE("the n-th operation fails: old or new, never a mix, nothing left") {
       if (std::string(writer.format) == "hf") options.own.set(kMaxShardSizeFlag, 20000);
       options.names.renames = {{"layers.0.*", "layers.zero.*"}};  // so that new differs from old
       std::map<std::string, std::string> fresh;
-      for (std::uint64_t n = 1;; n += kSanitized ? 4 : 1) {
+      for (std::uint64_t n = 1;; n += kSanitized ? 12 : 1) {
         INFO(writer.name << ", operation " << n << (sticky ? " and all later" : ""));
         REQUIRE(n < 5000);
         FaultyFileSystem faulty(fs, {.at = n, .error = EIO, .sticky = sticky});

@@ -10,6 +10,7 @@
 #include "tests/support/convert_case.h"
 #include "tests/support/note_text.h"
 #include "tests/support/sample_case.h"
+#include "tests/support/sanitized.h"
 
 namespace convert_samples_test {
 
@@ -63,6 +64,7 @@ TEST_CASE("every dcp sample reshards to 3 with its content unchanged") {
   for (const std::string& group : {"dcp", "dcp-old", "olmo-core"}) {
     for (const std::string& name : sample_names(group)) {
       if (name.find("fsdp1_local") != std::string::npos) continue;  // flat buffers without names
+      if (kSanitized && name.find("torch-2.") != std::string::npos) continue;  // as the newer ones
       INFO(name);
       MemoryFileSystem fs;
       std::string source = load_sample(fs, name);

@@ -16,6 +16,7 @@
 
 #include "tests/support/convert_case.h"
 #include "tests/support/note_text.h"
+#include "tests/support/sanitized.h"
 
 namespace other_save_test {
 
@@ -317,7 +318,7 @@ TEST_CASE("a turned bit that looks like what nobody supports is damage where the
   REQUIRE_FALSE(path.empty());
   const Bytes sound = fs.read_file(path);
   int unlike = 0;
-  for (std::size_t at = 0; at < sound.size(); ++at) {
+  for (std::size_t at = 0; at < sound.size(); at += kSanitized ? 7 : 1) {
     Bytes bytes = sound;
     bytes[at] ^= std::byte{1};
     fs.write_file(path, bytes);
@@ -330,7 +331,7 @@ TEST_CASE("a turned bit that looks like what nobody supports is damage where the
       ++unlike;
     }
   }
-  CHECK(unlike > 100);
+  CHECK(unlike > (kSanitized ? 10 : 100));
 }
 
 }  // namespace other_save_test

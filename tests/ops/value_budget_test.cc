@@ -66,7 +66,7 @@ Status converted(MemoryFileSystem& fs, const std::string& source, const std::str
 
 TEST_CASE("values that double past every budget are refused before a byte is written") {
   for (const int levels : {20, 21, 60}) {
-    if (kSanitized && levels == 20) continue;
+    if (kSanitized && levels != 21) continue;
     for (const std::string format :
          {"torch-save", "torch-dcp", "safetensors", "torch-rank-files"}) {
       INFO(levels << " levels to " << format);
