@@ -243,11 +243,12 @@ std::optional<IdAnswer> by_tensor_name(const Roles& roles, std::int32_t root,
 }
 
 /// The unit that is the optimizer's among those that its ids fit, and whether another could be:
-/// the one of its name, else the first that no other optimizer has.
+/// the one beside it or of its name, else the first that no other optimizer has.
 std::pair<const Unit*, bool> choose(const Roles& roles, std::int32_t root,
-                                    const std::vector<const Unit*>& fitting,
-                                    const GivenWeights& given) {
+                                    std::vector<const Unit*> fitting, const GivenWeights& given) {
   const auto at = static_cast<std::size_t>(root);
+  keep_nearest(roles.optimizers[at].name, fitting,
+               [](const Unit* unit) -> const std::string& { return unit->name; });
   const auto agrees = [&](std::size_t optimizer, const Unit* unit) {
     return names_agree(roles.optimizers[optimizer].name, unit->name);
   };

@@ -121,6 +121,13 @@ bool names_agree(std::string_view optimizer, std::string_view model) {
   return !other_numbers && (a.text.starts_with(b.text) || b.text.starts_with(a.text));
 }
 
+std::size_t keys_in_common(std::string_view a, std::string_view b) {
+  const std::size_t length = std::min(a.size(), b.size());
+  std::size_t keys = 0;
+  for (std::size_t i = 0; i < length && a[i] == b[i]; ++i) keys += a[i] == '.';
+  return keys;
+}
+
 bool trains_tensor(std::string_view optimizer, std::string_view tensor) {
   constexpr std::size_t kShortest = 3;
   const std::string a = own_part(optimizer).text;

@@ -218,11 +218,13 @@ class ModelFinder {
     const bool open = best.size() > 1;
     if (open) {
       rivals_.insert(rivals_.end(), best.begin(), best.end());
+      keep_nearest(optimizer.name, best,
+                   [](const std::string& root) -> const std::string& { return root; });
       std::vector<std::string> agreeing;
       for (const std::string& root : best)
         if (names_agree(optimizer.name, root)) agreeing.push_back(root);
-      optimizer.model_certain = agreeing.size() == 1;
-      if (optimizer.model_certain) best = agreeing;
+      optimizer.model_certain = best.size() == 1 || agreeing.size() == 1;
+      if (agreeing.size() == 1) best = agreeing;
     }
     // As many optimizers as models: in stored order.
     const bool in_order = open && !optimizer.model_certain && best.size() == hits_.size();

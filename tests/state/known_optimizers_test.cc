@@ -283,6 +283,28 @@ TEST_CASE("two models of one shape: each optimizer has its own, by name") {
   }
 }
 
+TEST_CASE("two models of one shape: an optimizer has the one that it stands beside") {
+  for (const bool ids : {true, false}) {
+    CAPTURE(ids);
+    const std::vector<std::string> keys =
+        ids ? std::vector<std::string>{"0", "1"} : std::vector<std::string>{"0.weight", "0.bias"};
+    Scene scene;
+    for (const char* owner : {"gen", "disc"})
+      scene.tensor({owner, "model", "0.weight"}, {4, 3}).tensor({owner, "model", "0.bias"}, {4});
+    scene.adam({"disc", "optim"}, keys).adam({"gen", "optim"}, keys);
+    const std::vector<OptimState> found = scene.optimizers();
+    REQUIRE(found.size() == 2);
+    CHECK(weights_of(found[0], scene.manifest) ==
+          std::vector<std::string>{"disc.model.0.weight", "disc.model.0.bias"});
+    CHECK(weights_of(found[1], scene.manifest) ==
+          std::vector<std::string>{"gen.model.0.weight", "gen.model.0.bias"});
+    for (const OptimState& optim : found) {
+      CHECK(optim.issues.empty());
+      CHECK(optim.unlisted_weights.empty());
+    }
+  }
+}
+
 TEST_CASE("optimizers that share a model have a part of it each") {
   // Lightning's GAN: one state dict, a list of optimizers.
   Scene gan;
