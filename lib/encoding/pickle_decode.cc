@@ -129,7 +129,7 @@ class Decoder {
     left_bytes_ -= bytes;
   }
 
-  void require_object(std::size_t from, const char* problem) const;
+  void require_object(std::size_t from, Code code, const char* problem) const;
   bool is_unknown_object(Node node) const;
 
   const Decoded* known(Node node) const;
@@ -191,7 +191,7 @@ Decoded Decoder::decode(Node node, int levels) {
     if (result.holds_modules && !path_.empty()) holds_modules_.back() = true;
   } else {
     if (levels >= kMaxValueDepth) {
-      require_object(0, kTooDeep);
+      require_object(0, Code::kCorrupt, kTooDeep);
       return stub(node);
     }
     const auto open = std::find(path_.begin(), path_.end(), node);
@@ -217,7 +217,7 @@ Decoded Decoder::decode(Node node, int levels) {
     close(node, result);
   }
   if (levels + result.height > kMaxValueDepth) {
-    require_object(0, kTooDeep);
+    require_object(0, Code::kCorrupt, kTooDeep);
     return stub(node);
   }
   return result;
@@ -264,16 +264,16 @@ void Decoder::close(Node node, Decoded& result) {
   outermost_.back() = std::min(outermost_.back(), outermost);
 }
 
-/// Inside of an object of an unknown class, cycles and deep branches can be; among plain containers
-/// they are corrupt. `from`: where on the path to look for such an object.
-void Decoder::require_object(std::size_t from, const char* problem) const {
+/// Inside of an object of an unknown class, cycles and deep branches can be; plain containers become
+/// a tree of names, which has neither. `from`: where on the path to look for such an object.
+void Decoder::require_object(std::size_t from, Code code, const char* problem) const {
   const bool in_object = std::any_of(path_.begin() + static_cast<std::ptrdiff_t>(from), path_.end(),
                                      [&](Node n) { return is_unknown_object(n); });
-  if (!in_object) fail(Code::kCorrupt, fmt::format("pickle: {}", problem));
+  if (!in_object) fail(code, fmt::format("pickle: {}", problem));
 }
 
 Decoded Decoder::back_reference(std::size_t place) {
-  require_object(place, kCycle);
+  require_object(place, Code::kUnsupported, kCycle);
   cycles_.join(std::span(path_).subspan(place));
   const int outermost = static_cast<int>(place);
   outermost_.back() = std::min(outermost_.back(), outermost);
