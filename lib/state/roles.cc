@@ -34,6 +34,7 @@ struct OptimPath {
   bool per_parameter = false;  // groups: `rest` is a parameter, then its option
   Path rest;                   // path items after `state`, `param_groups` or the flat item
   std::string flat_rest;       // flat: the item's text after "state." or "param_groups."
+  bool cut = false;            // the items are a name that was cut at its dots
 };
 
 Path name_items(std::string_view name) {
@@ -42,12 +43,16 @@ Path name_items(std::string_view name) {
   return items;
 }
 
+/// Whether a name is all there is of the entry's path.
+bool is_one_name(const StateEntry& entry) {
+  return entry.path.empty() ||
+         (entry.path.size() == 1 && entry.path[0].kind == PathItem::Kind::kKey &&
+          entry.path[0].key.find('.') != SharedText::npos && !starts_with_root(entry.path[0].key));
+}
+
 /// The entry's path, or, where the format kept none, its name cut at dots.
 Path items_of(const StateEntry& entry) {
-  const bool one_dotted_key =
-      entry.path.size() == 1 && entry.path[0].kind == PathItem::Kind::kKey &&
-      entry.path[0].key.find('.') != SharedText::npos && !starts_with_root(entry.path[0].key);
-  return entry.path.empty() || one_dotted_key ? name_items(entry.name) : entry.path;
+  return is_one_name(entry) ? name_items(entry.name) : entry.path;
 }
 
 std::string join(const Path& items, std::size_t from, std::size_t to) {
@@ -93,6 +98,7 @@ std::vector<OptimPath> optim_paths(const StateEntry& entry) {
       found.push_back(
           {join(items, 0, i), true, false, true, Path(items.begin() + i + 1, items.end()), {}});
   }
+  for (OptimPath& path : found) path.cut = is_one_name(entry);
   return found;
 }
 
@@ -190,6 +196,7 @@ class Finder {
       found_.push_back({i, std::move(path)});
     }
     join_wrapped_groups(by_root);
+    for (const auto& [root, members] : by_root) flatten_cut(members);
     for (const std::string& root : order) {
       if (!accepted_.contains(root) || by_root[root].empty()) continue;
       root_index_[root] = static_cast<std::int32_t>(roles_.optimizers.size());
@@ -231,6 +238,31 @@ class Finder {
       for (const std::size_t i : members) found_[i].path.root = outer->first;
       outer->second.insert(outer->second.end(), members.begin(), members.end());
       members.clear();
+    }
+  }
+
+  /// Names that were cut are those of the flattened form, where a group's is a parameter that has
+  /// state, then an option.
+  void flatten_cut(const std::vector<std::size_t>& members) {
+    const auto fqn = [](const OptimPath& path) {
+      return cut_leaf(join(path.rest, 0, path.rest.size())).first;
+    };
+    std::set<std::string> with_state;
+    for (const std::size_t i : members)
+      if (const OptimPath& path = found_[i].path; path.cut && !path.is_group)
+        with_state.insert(fqn(path));
+    const auto is_flat = [&](std::size_t i) {
+      const OptimPath& path = found_[i].path;
+      return path.cut && path.is_group && !path.per_parameter && !is_decimal(fqn(path)) &&
+             with_state.contains(fqn(path));
+    };
+    if (std::ranges::none_of(members, is_flat)) return;
+    for (const std::size_t i : members) {
+      OptimPath& path = found_[i].path;
+      if (!path.cut || path.per_parameter || (path.is_group && is_decimal(fqn(path)))) continue;
+      path.flat = true;
+      path.flat_rest = join(path.rest, 0, path.rest.size());
+      path.rest.clear();
     }
   }
 

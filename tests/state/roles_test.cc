@@ -126,6 +126,27 @@ TEST_CASE("flattened keys: one path item holds FQN and leaf") {
   CHECK(lr.leaf == "lr");
 }
 
+TEST_CASE("flattened keys in one dict for all: a group's name is a parameter's and its option's") {
+  for (const std::string fqn : {"layers.0.w", "0.weight"}) {
+    CAPTURE(fqn);
+    Scene scene;
+    scene.tensor({fqn}, {2})
+        .tensor({"optim.state." + fqn + ".exp_avg"}, {2})
+        .value({"optim.param_groups." + fqn + ".lr"}, Value::real(0.1));
+    const EntryRole lr = scene.role("optim.param_groups." + fqn + ".lr");
+    CHECK(lr.role == Role::kOptimGroup);
+    CHECK(lr.fqn == fqn);
+    CHECK(lr.leaf == "lr");
+    CHECK(scene.role("optim.state." + fqn + ".exp_avg").fqn == fqn);
+    CHECK(scene.roles.optimizers.at(0).dialect == OptimDialect::kFlat);
+  }
+  Scene numbered;  // groups by their numbers
+  numbered.tensor({"optim.state.0.exp_avg"}, {2})
+      .value({"optim.param_groups.0.lr"}, Value::real(0.1));
+  CHECK(numbered.role("optim.param_groups.0.lr").group == 0);
+  CHECK(numbered.roles.optimizers.at(0).dialect == OptimDialect::kById);
+}
+
 TEST_CASE("leaf first, as Megatron keeps it") {
   Scene scene;
   scene.tensor({"model", "decoder.w"}, {2})
