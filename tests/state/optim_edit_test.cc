@@ -132,6 +132,24 @@ TEST_CASE("flattened options become groups again when they get ids or names") {
     }
 }
 
+TEST_CASE("flattened keys that are whole paths become an optimizer of its own") {
+  Manifest flat = random_optimizer(kSeed, OptimizerKind::kAdam, OptimizerForm::kFlat);
+  const auto before = content(flat);
+  for (StateEntry& entry : flat.state.entries)
+    if (entry.path.size() > 1) entry.path = {key_item(dotted(entry.path))};
+  flat.state.containers.clear();
+  REQUIRE(dialect_of(flat) == OptimDialect::kFlat);
+  rekey_optimizers(flat, OptimKeys::kFqn);
+  CHECK(dialect_of(flat) == OptimDialect::kByFqn);
+  for (const StateEntry& entry : flat.state.entries) {
+    CAPTURE(entry.name);
+    const bool of_optimizer = entry.name.view().find(".state.") != std::string::npos ||
+                              entry.name.view().find("param_groups") != std::string::npos;
+    CHECK((!of_optimizer || entry.path.size() > 3));  // "optim", "state", name, leaf
+  }
+  CHECK(content(flat) == before);
+}
+
 TEST_CASE("flattened options become groups with the members' names") {
   for (int kind = 0; kind < kOptimizerKinds; ++kind)
     for (std::uint64_t round = 0; round < draws(40U); ++round) {

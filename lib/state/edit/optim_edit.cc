@@ -182,7 +182,7 @@ class Rekeyer {
   void move_state(StateEntry& entry, const EntryRole& role) {
     const bool by_name_alone = entry.path.size() == 1 && !starts_with_root(entry.path[0].text());
     const OptimPlace place = optim_place(entry, role, of_);
-    if (by_name_alone) {
+    if (by_name_alone && of_.dialect != OptimDialect::kFlat) {
       const std::string name =
           fmt::format("{}{}state.{}{}{}", name_, name_.empty() ? "" : ".", keys_.at(role.fqn),
                       role.leaf.empty() ? "" : ".", role.leaf);
