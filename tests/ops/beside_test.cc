@@ -341,11 +341,18 @@ TEST_CASE("two results of one file each in a folder are two checkpoints") {
   CHECK(listing->rows.size() == 2);
   CHECK(has(refusal(fs, "/two").message, "b.safetensors"));
   CHECK(open_checkpoint(fs, "/two/a.safetensors").driver->id() == "safetensors");
-  for (const char* to : {"/mixed/a.safetensors", "/mixed/b.pt"})
-    convert(fs, convert_options("/weights.pt", to, std::nullopt));
-  const auto mixed = list_run(fs, "/mixed");
-  REQUIRE(mixed);
-  CHECK(mixed->rows.size() == 2);
+  const std::vector<std::pair<std::string, std::string>> pairs = {
+      {"a.safetensors", "b.pt"}, {"a.safetensors", "b"}, {"a.h5", "b.pt"}, {"a.h5", "b"}};
+  for (const auto& [one, other] : pairs) {
+    CAPTURE(one, other);
+    const std::string folder = "/mixed-" + one + "-" + other + "/";
+    convert(fs, convert_options("/weights.pt", folder + one, std::nullopt));
+    convert(fs, convert_options("/weights.pt", folder + other, std::nullopt,
+                                other == "b" ? "torch-dcp" : ""));
+    const auto mixed = list_run(fs, folder);
+    REQUIRE(mixed);
+    CHECK(mixed->rows.size() == 2);
+  }
 }
 
 TEST_CASE("files that hold a tensor of one name are a checkpoint each, unless they are numbered") {
@@ -367,6 +374,15 @@ TEST_CASE("files that hold a tensor of one name are a checkpoint each, unless th
   write("/halves/encoder.safetensors", "a.weight");
   write("/halves/decoder.safetensors", "b.weight");
   CHECK(open_checkpoint(fs, "/halves").manifest.tensors.size() == 2);
+
+  // An adapter, or a copy in another library's form, is no part of the model beside it.
+  for (const std::string other : {"adapter_model.safetensors", "consolidated.safetensors"}) {
+    CAPTURE(other);
+    const std::string folder = "/beside-" + other + "/";
+    write((folder + "model.safetensors").c_str(), "a.weight");
+    write((folder + other).c_str(), "b.weight");
+    CHECK(has(refusal(fs, folder).message, other));
+  }
 
   write("/shards/model-00001-of-00002.safetensors", "a.weight");
   write("/shards/model-00002-of-00002.safetensors", "a.weight");

@@ -9,6 +9,7 @@
 #include "lib/format/hdf5/keras_files.h"
 #include "lib/format/hdf5/output_plan.h"
 #include "lib/format/hdf5/reader.h"
+#include "lib/format/own_results.h"
 
 namespace tessera {
 namespace {
@@ -44,6 +45,8 @@ bool is_copy_for_tensorflow(const Directory& directory, std::string_view file) {
 ProbeResult probe_folder(const Directory& directory) {
   const auto main = h5::main_file(directory);
   if (!main || is_copy_for_tensorflow(directory, *main)) return {};
+  const OwnResults own = find_own_results(directory);
+  if (own.files > 0 && own.count() > 1) return {};
   const bool damaged =
       h5::has_index_suffix(*main) && probe_index(directory, *main).answer == Answer::kMaybe;
   return {damaged ? Answer::kMaybe : Answer::kYes,

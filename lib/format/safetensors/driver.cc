@@ -2,13 +2,15 @@
 #include <tessera/base/error.h>
 #include <tessera/encoding/safetensors_header.h>
 #include <tessera/format/safetensors.h>
-#include <tessera/storage/stage.h>
 
+#include <algorithm>
+#include <array>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "lib/format/about_weights.h"
+#include "lib/format/own_results.h"
 #include "lib/format/safetensors/delta_refusal.h"
 #include "lib/format/safetensors/names.h"
 #include "lib/format/safetensors/parts.h"
@@ -33,10 +35,19 @@ ProbeResult probe_file(const Place& place) {
 /// With it, files of one folder are pieces of ranks under equal names (torch_checkpointing).
 constexpr std::string_view kPiecesOfRanks = "metadata.pkl";
 
+/// Names under which libraries look for a whole model or adapter: none is a part of another.
+bool has_name_of_a_whole(const std::string& file) {
+  constexpr std::array<std::string_view, 5> kWholes = {
+      "model.safetensors", "adapter_model.safetensors", "consolidated.safetensors",
+      "diffusion_pytorch_model.safetensors", "pytorch_lora_weights.safetensors"};
+  return std::ranges::find(kWholes, file) != kWholes.end();
+}
+
 /// Whether two files hold a tensor of one name without being parts of one set, by their names or by
 /// what they say of themselves: weights of two steps, or of two precisions, side by side.
 bool are_models_each(const Directory& directory, const std::vector<std::string>& files) {
   if (files.size() < 2) return false;
+  if (std::ranges::count_if(files, has_name_of_a_whole) > 1) return true;
   std::set<std::string> names;
   bool twice = false;
   for (const std::string& name : files) {
@@ -57,17 +68,15 @@ bool are_models_each(const Directory& directory, const std::vector<std::string>&
 
 ProbeResult probe_folder(const Place& place) {
   if (place.directory->stat(kPiecesOfRanks)) return {};
-  std::size_t whole = 0;
   std::vector<std::string> files;
   std::string index;
   for (const FileInfo& info : place.directory->list()) {
     if (info.type != FileType::kRegular || info.name.starts_with('.')) continue;
     if (info.name.ends_with(st::kSuffix)) files.push_back(info.name);
     if (info.name.ends_with(st::kIndexSuffix)) index = info.name;
-    whole += info.name.ends_with(kSealSuffix);
   }
-  // Our one-file results, each with its seal beside it, are whole: not parts of one.
-  if (index.empty() && whole > 0 && files.size() + whole > 2) return {};
+  const OwnResults own = index.empty() ? find_own_results(*place.directory) : OwnResults{};
+  if (own.files > 0 && files.size() + own.count() > 2) return {};
   if (!index.empty())
     return {Answer::kYes, fmt::format("has {} and {} .safetensors files", index, files.size()),
             kAboutWeights, ProbeResult::Knows::kNames};
