@@ -306,6 +306,44 @@ TEST_CASE("Meta's consolidated files are parts of one model") {
   }
 }
 
+TEST_CASE("OLMo's model.pt, optim.pt and train.pt are one state") {
+  MemoryFileSystem fs;
+  fs.write_file("/run/model.pt", archive_of({{"a.weight", {4, 2}}}));
+  fs.write_file("/run/optim.pt", archive_of({{"exp_avg", {4, 2}}}));
+  fs.write_file("/run/train.pt", archive_of({{"rng.cpu", {4}}}));
+  const OpenedCheckpoint whole = open_checkpoint(fs, "/run");
+  CHECK(whole.manifest.files.size() == 3);
+  CHECK(whole.manifest.find("train.rng.cpu") != nullptr);
+  CHECK(whole.manifest.find("model.a.weight")->kind == TensorKind::kParam);
+}
+
+TEST_CASE("files that are parts by their names are no checkpoints, and said to be parts") {
+  for (const std::string name :
+       {"last-shard#.pt", "reshard-model_part-#.pt", "hf_model_000#_2.pt"}) {
+    CAPTURE(name);
+    MemoryFileSystem fs;
+    const auto part = [&](const char* number) {
+      std::string file = name;
+      return "/run/" + file.replace(file.find('#'), 1, number);
+    };
+    fs.write_file(part("1"), archive_of({{"a.weight", {4, 2}}}));
+    CHECK(open_checkpoint(fs, part("1")).notes.empty());  // alone
+    fs.write_file(part("2"), archive_of({{"b.weight", {4, 2}}}));
+    const Status whole = refusal(fs, "/run");
+    CHECK(whole.code == Code::kUnsupported);
+    CHECK(has(whole.message, "parts of one model"));
+    CHECK_THROWS_AS(list_run(fs, "/run"), Error);
+    const auto notes = open_checkpoint(fs, part("1")).notes;
+    REQUIRE(notes.size() == 1);
+    CHECK(has(notes[0].message, "one of 2 parts"));
+    const auto report = convert(fs, convert_options(part("1"), "/out", std::nullopt, "hf"));
+    CHECK(report.balance.left_behind.size() == 1);
+    fs.write_file("/run/other.pt", archive_of({{"b.weight", {4, 2}}}));
+    REQUIRE(list_run(fs, "/run"));
+    CHECK(list_run(fs, "/run")->rows.size() == 3);
+  }
+}
+
 TEST_CASE("rank files of several saves in one folder are several checkpoints") {
   MemoryFileSystem fs;
   const Bytes file = archive_of({{"a.weight", {4, 2}}});

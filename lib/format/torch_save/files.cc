@@ -5,12 +5,37 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 namespace tessera::torch_save {
 namespace {
 
 // In the order in which the parts stand in the whole.
-constexpr std::array<std::string_view, 4> kParts = {"model", "optim", "optimizer", "scheduler"};
+constexpr std::array<std::string_view, 5> kParts = {"model", "optim", "optimizer", "scheduler",
+                                                    "train"};
+
+/// The digits in `name` that say which part it is: where they begin, and how many; 0: none do.
+std::pair<std::size_t, std::size_t> part_digits(std::string_view name) {
+  const auto digits_at = [&](std::size_t begin) {
+    std::size_t end = begin;
+    while (end < name.size() && is_digit(name[end])) ++end;
+    return end - begin;
+  };
+  constexpr std::string_view kTorchtune = "hf_model_";
+  if (name.starts_with(kTorchtune))
+    if (const std::size_t n = digits_at(kTorchtune.size());
+        n > 0 && name.substr(kTorchtune.size() + n).starts_with('_'))
+      return {kTorchtune.size(), n};
+  for (const std::string_view word : {"part", "shard"}) {
+    const std::size_t at = name.rfind(word);
+    if (at == name.npos || (at > 0 && name[at - 1] >= 'a' && name[at - 1] <= 'z')) continue;
+    std::size_t begin = at + word.size();
+    if (begin < name.size() && (name[begin] == '-' || name[begin] == '_')) ++begin;
+    const std::size_t n = digits_at(begin);
+    if (n > 0 && name.substr(begin + n).starts_with('.')) return {begin, n};
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -34,6 +59,21 @@ std::vector<std::string> find_meta_parts(const Directory& directory) {
   for (const FileInfo& info : directory.list())
     if (is_meta_part(info.name)) parts.push_back(info.name);
   std::ranges::sort(parts);
+  if (parts.size() < 2) parts.clear();
+  return parts;
+}
+
+std::vector<std::string> find_numbered_parts(const Directory& directory, const std::string& file) {
+  const auto [begin, length] = part_digits(file);
+  if (length == 0 || !has_torch_suffix(file)) return {};
+  const std::string before = file.substr(0, begin), after = file.substr(begin + length);
+  std::vector<std::string> parts;
+  for (const FileInfo& info : directory.list()) {
+    const auto [at, digits] = part_digits(info.name);
+    if (digits > 0 && info.name.substr(0, at) == before && info.name.substr(at + digits) == after)
+      parts.push_back(info.name);
+  }
+  std::ranges::sort(parts, natural_less);
   if (parts.size() < 2) parts.clear();
   return parts;
 }

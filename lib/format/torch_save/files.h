@@ -14,8 +14,8 @@ struct PartFile {
   std::string key;  // of the part in the whole, "" = it is the whole
 };
 
-/// `model.pt` and `optim.pt` or `optimizer.pt` (.pth, .bin), with `scheduler.pt` where there is
-/// one, model first. Empty when the folder is no such set: a part is absent, or other files of
+/// `model.pt` and `optim.pt` or `optimizer.pt` (.pth, .bin), with `scheduler.pt` and OLMo's
+/// `train.pt` where there are such, model first. Empty when the folder is no such set: a part is absent, or other files of
 /// torch.save stand beside them.
 std::vector<PartFile> find_parts(const Directory& directory);
 
@@ -25,6 +25,11 @@ std::string only_file(const Directory& directory);
 /// `consolidated.00.pth`, `consolidated.01.pth`, ...: parts of one model as Meta publishes its
 /// weights, each with a piece of every matrix. Sorted; empty where there are fewer than two.
 std::vector<std::string> find_meta_parts(const Directory& directory);
+
+/// The parts that `file` is one of by its name, itself among them, where others lie beside it:
+/// `checkpoint_last-shard0.pt` (fairseq), `reshard-model_part-0.pt` (metaseq), `hf_model_0001_0.pt`
+/// (torchtune, then its epoch). How they make a whole is not known. Empty: no part, or alone.
+std::vector<std::string> find_numbered_parts(const Directory& directory, const std::string& file);
 bool is_meta_part(std::string_view name);
 
 /// Suffixes that a checkpoint found in a folder may have. A .tar is one only where it is named.

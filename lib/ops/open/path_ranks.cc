@@ -62,9 +62,28 @@ void PathResolver::note_others_of_set(FoundCheckpoint& chosen, std::vector<Note>
   } else if (is_megatron_rank_file(name) && is_later_rank(split_path(folder).second)) {
     chosen.others = "the files of the other ranks, which are not there";
     text = "is one rank's file and is read alone; those of the other ranks are not there";
+  } else if (const auto parts = torch_save::find_numbered_parts(*fs_.open_directory(folder), name);
+             !parts.empty()) {
+    chosen.others = fmt::format("the other {} of the model's parts", parts.size() - 1);
+    text = fmt::format("is one of {} parts of a model, by its name, and is read alone: {}",
+                       parts.size(), printable(fmt::format("{}", fmt::join(parts, ", "))));
   }
   if (!text.empty())
     notes.push_back({Finding::kPath, Severity::kWarning, printable(name) + " " + text, "", ""});
+}
+
+void PathResolver::refuse_parts_alone(const std::string& asked,
+                                      const std::vector<FoundCheckpoint>& found) const {
+  std::vector<std::string> names;
+  for (const FoundCheckpoint& each : found) names.push_back(each.file);
+  if (names.size() < 2 || names[0].empty()) return;
+  const auto [folder, name] = split_path(found[0].path);
+  const auto parts = torch_save::find_numbered_parts(*fs_.open_directory(folder), name);
+  if (!std::ranges::is_permutation(parts, names)) return;
+  fail(Code::kUnsupported,
+       fmt::format("\"{}\" holds parts of one model, by their names, which are not joined here: {}",
+                   printable(asked), printable(fmt::format("{}", fmt::join(parts, ", ")))),
+       "name one of them to read what it holds");
 }
 
 std::string PathResolver::folder_of_ranks(const std::string& file) const {

@@ -457,6 +457,7 @@ PathResolver::Attempt PathResolver::one_below(const std::string& asked,
                                               std::vector<Note>& notes) const {
   std::vector<FoundCheckpoint> found = below(asked, notes);
   if (found.empty()) return {{}, "nothing below it is a checkpoint"};
+  refuse_parts_alone(asked, found);
   if (found.size() > 1) fail_several(asked, found);
   notes.push_back({Finding::kPath, Severity::kInfo,
                    fmt::format("using {}, the one checkpoint below {}", printable(found[0].path),

@@ -74,6 +74,9 @@ class PathResolver {
   std::optional<Pointer> pointer_in(const std::string& folder, const std::string& only = "") const;
   /// Every pointer there is, in the order in which pointer_in takes one.
   std::vector<Pointer> pointers_in(const std::string& folder) const;
+  /// Throws kUnsupported where `found` are the parts of one model, of which none is a checkpoint.
+  void refuse_parts_alone(const std::string& asked,
+                          const std::vector<FoundCheckpoint>& found) const;
   /// Throws kUnsupported for a URL, kNotFound (with the nearest neighbour) for an absent path.
   FileInfo require(const std::string& asked) const;
 

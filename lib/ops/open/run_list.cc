@@ -200,6 +200,7 @@ std::optional<RunListing> list_run(FileSystem& fs, const std::string& path,
   Lister lister(fs, options);
   const std::vector<FoundCheckpoint> found = resolver.below(path, lister.listing.notes);
   if (found.size() < 2) return std::nullopt;
+  resolver.refuse_parts_alone(path, found);
   std::string latest;
   if (const auto pointer = resolver.pointer_in(path)) {
     lister.listing.pointer = pointer->name;
