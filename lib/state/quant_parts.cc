@@ -39,6 +39,12 @@ constexpr std::array kPartNames = {
     // NVFP4: a scale of blocks in fp8 and one of the tensor (modelopt, compressed-tensors)
     PartName{Place::kWeight, "_scale_2", QuantPart::kScale},
     PartName{Place::kWeight, "_global_scale", QuantPart::kScale},
+    // modelopt's and transformers' stacked experts: gate_up_proj_weight_scale
+    PartName{Place::kWeight, "_weight_scale", QuantPart::kScale},
+    PartName{Place::kWeight, "_weight_scale_2", QuantPart::kScale},
+    PartName{Place::kWeight, "_input_scale", QuantPart::kScale},
+    PartName{Place::kWeight, "_output_scale", QuantPart::kScale},
+    PartName{Place::kWeight, "_activation_scale", QuantPart::kScale},
     // MXFP4 of GPT-OSS: gate_up_proj_blocks, gate_up_proj_scales
     PartName{Place::kWeight, "_scales", QuantPart::kScale},
     // bitsandbytes' 4 bits, doubly quantized: weight.absmax, weight.nested_quant_map
@@ -101,6 +107,16 @@ constexpr std::array kPartNames = {
     PartName{Place::kCache, "prob_output_scale", QuantPart::kCache},
 };
 
+/// What modelopt and torch.ao keep in a module beside the weight, `weight_quantizer._amax`: of a
+/// weight that is codes, or of one that is rounded while it trains.
+constexpr std::array kQuantizerNames = {std::string_view("_amax"),
+                                        std::string_view("_global_amax"),
+                                        std::string_view("_scale"),
+                                        std::string_view("_double_scale"),
+                                        std::string_view("_pre_quant_scale"),
+                                        std::string_view("scale"),
+                                        std::string_view("zero_point")};
+
 /// Endings of codes that are no part of the weight's name: the last that fits.
 constexpr std::array kCodeEndings = {std::string_view("_packed"),     std::string_view("_blocks"),
                                      std::string_view("_qdata"),      std::string_view("._data"),
@@ -157,6 +173,7 @@ class QuantFinder {
     bool any = false;
     for (std::uint32_t i = 0; i < manifest_.tensors.size(); ++i) any = take_codes(i) || any;
     if (any) take_caches();
+    take_quantizers();
     if (!codes_of_.empty()) take_modules();
     return std::move(parts_);
   }
@@ -224,6 +241,21 @@ class QuantFinder {
       for (const PartName& part : kPartNames)
         if (part.place == Place::kCache && leaf == part.text && parts_[i] == QuantPart::kNone)
           parts_[i] = part.part;
+    }
+  }
+
+  void take_quantizers() {
+    for (std::uint32_t i = 0; i < manifest_.tensors.size(); ++i) {
+      const std::string_view name = manifest_.tensors[i].name;
+      if (parts_[i] != QuantPart::kNone ||
+          std::ranges::find(kQuantizerNames, leaf_of(name)) == kQuantizerNames.end())
+        continue;
+      const std::string_view quantizer = module_of(name), what = leaf_of(quantizer);
+      if (!what.ends_with("_quantizer") && !what.ends_with("_fake_quant")) continue;
+      parts_[i] = QuantPart::kOther;
+      const std::uint32_t* weight = find(std::string(module_of(quantizer)) + ".weight");
+      if (weight != nullptr && is_code_type(manifest_.tensors[*weight].spec.dtype))
+        parts_[*weight] = QuantPart::kCodes;
     }
   }
 

@@ -19,6 +19,13 @@ constexpr std::int64_t kMostNumel = std::int64_t{1} << 46;
 
 std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+/// Whether `count` blocks of an extent can be of no other size than extent / count: 4 of 200 are of
+/// 50, or of 64 with a smaller last one.
+bool is_evident(std::int64_t extent, std::int64_t count) {
+  const std::int64_t size = extent / count;
+  return count == 1 || size == 1 || (size & (size - 1)) == 0;
+}
+
 class RecipeMaker {
  public:
   RecipeMaker(const Manifest& manifest, const QuantWeight& weight, const QuantFacts& facts,
@@ -129,6 +136,15 @@ class RecipeMaker {
     if (rows == 0 || columns == 0 || w.rows % rows != 0 || w.columns % columns != 0) misfit();
     w.block_rows = w.rows / rows;
     w.block_columns = w.columns / columns;
+    // Groups of integers along rows divide these, whatever their size.
+    const bool whole_groups = w.block_rows == 1 && !is_floating(codes().dtype);
+    if (!whole_groups && (!is_evident(w.rows, rows) || !is_evident(w.columns, columns)))
+      refuse(fmt::format(
+          "the size of its blocks is not known: scales of {} for codes of {}{}", scales.to_string(),
+          codes().to_string(),
+          facts_.block ? fmt::format(", and blocks of {}x{}, as config.json has them, need others",
+                                     height, width)
+                       : ", and no config.json says it"));
     if (w.block_rows > 1) return fmt::format("blocks of {}x{}", w.block_rows, w.block_columns);
     return columns == 1 ? "a scale per row" : fmt::format("groups of {}", w.block_columns);
   }

@@ -67,6 +67,12 @@ constexpr std::array kMethods = {
     MethodRow{QuantMethod::kScaled, "._data", "", {{{kScale, "._scale"}}}},
     // NVIDIA modelopt
     MethodRow{QuantMethod::kNvfp4, "", "", {{{kSecondScale, "_scale_2"}, {kScale, "_scale"}}}},
+    // NVIDIA modelopt's stacked experts: experts.gate_up_proj, experts.gate_up_proj_weight_scale
+    MethodRow{QuantMethod::kNvfp4,
+              "",
+              "",
+              {{{kSecondScale, "_weight_scale_2"}, {kScale, "_weight_scale"}}}},
+    MethodRow{QuantMethod::kScaled, "", "", {{{kScale, "_weight_scale"}}}},
     // DeepSeek-V3, transformers' fine-grained fp8
     MethodRow{QuantMethod::kScaled, "", "", {{{kScale, "_scale_inv"}}}},
     // compressed-tensors, FBGEMM, modelopt; the first form of DeepSeek-V3
@@ -170,8 +176,10 @@ class WeightFinder {
         if (const auto found = part.text.empty() ? std::nullopt : at(*before, part.text))
           weight.parts.emplace_back(part.slot, *found);
       for (const std::string_view text : kActivationNames)
-        if (const auto found = at(module_prefix(weight.name), text))
-          if (std::ranges::find(weight.parts, *found,
+        for (const auto& found :
+             {at(module_prefix(weight.name), text), at(weight.name + "_", text)})
+          if (found &&
+              std::ranges::find(weight.parts, *found,
                                 &std::pair<QuantSlot, std::uint32_t>::second) == weight.parts.end())
             weight.parts.emplace_back(kActivation, *found);
       taken_[index] = true;
@@ -248,6 +256,28 @@ std::optional<std::int64_t> whole_at(const Value& dict, const char* key) {
   return found->as_int();
 }
 
+/// [rows, columns]
+std::optional<std::pair<std::int64_t, std::int64_t>> block_at(const Value& dict, const char* key) {
+  const Value* block = dict.find(key);
+  if (block == nullptr || block->kind() != Value::Kind::kList || block->as_list().size() != 2 ||
+      !block->as_list()[0].is_int() || !block->as_list()[1].is_int())
+    return std::nullopt;
+  return std::pair(block->as_list()[0].as_int(), block->as_list()[1].as_int());
+}
+
+/// compressed-tensors' schemes by layers: the blocks of their weights, where all have the same.
+std::optional<std::pair<std::int64_t, std::int64_t>> block_of_groups(const Value& groups) {
+  std::optional<std::pair<std::int64_t, std::int64_t>> common;
+  if (!groups.is_dict()) return common;
+  for (const auto& [key, scheme] : groups.as_dict()) {
+    const Value* weights = scheme.find("weights");
+    const auto block = weights == nullptr ? std::nullopt : block_at(*weights, "block_structure");
+    if (!block || (common && *common != *block)) return std::nullopt;
+    common = block;
+  }
+  return common;
+}
+
 std::string text_at(const Value& dict, const char* key) {
   const Value* found = dict.find(key);
   return found != nullptr && found->is_string() ? found->as_string() : std::string();
@@ -274,10 +304,9 @@ QuantFacts quant_facts(const Value& config) {
   facts.group_size = whole_at(*quantization, "group_size");
   facts.stored_zeros = text_at(*quantization, "checkpoint_format") == "gptq_v2";
   facts.words_by_column = facts.method == "awq" && text_at(*quantization, "version") == "gemv";
-  const Value* block = quantization->find("weight_block_size");
-  if (block != nullptr && block->kind() == Value::Kind::kList && block->as_list().size() == 2 &&
-      block->as_list()[0].is_int() && block->as_list()[1].is_int())
-    facts.block.emplace(block->as_list()[0].as_int(), block->as_list()[1].as_int());
+  facts.block = block_at(*quantization, "weight_block_size");
+  if (const Value* groups = quantization->find("config_groups"); groups != nullptr && !facts.block)
+    facts.block = block_of_groups(*groups);
   return facts;
 }
 

@@ -226,6 +226,97 @@ TEST_CASE("codes of fewer bits than their type has are not taken for whole ones"
   CHECK(status_of(fs, dequantizing("/q", "/other", DType::kFloat32)).code == Code::kUnsupported);
 }
 
+TEST_CASE("blocks of a size that neither shapes nor config.json show are not guessed") {
+  // 4 scales of 200 rows may be of 50 each, or of 64 with a smaller last one.
+  struct Blocks {
+    const char* scales;
+    const char* config;
+    bool is_read;
+  };
+  const char* groups =
+      R"({"quantization_config": {"config_groups": {"group_0": {"weights": {"block_structure": [64, 64]}}}}})";
+  const Blocks cases[] = {
+      {"4,5", "", false},
+      {"4,5", R"({"quantization_config": {"weight_block_size": [64, 64]}})", true},
+      {"4,5", R"({"quantization_config": {"weight_block_size": [128, 128]}})", false},
+      {"4,5", groups, true},
+      {"4,5", R"({"quantization_config": {"config_groups": [1, {"weights": 2}]}})", false},
+      {"2,3", "", true},
+      {"2,3", R"({"quantization_config": {"weight_block_size": [64, 64]}})", false},
+      {"200,1", R"({"quantization_config": {"weight_block_size": [64, 64]}})", true},
+      {"200,3", "", false},
+      {"25,1", "", true}};
+  for (const Blocks& blocks : cases) {
+    INFO(blocks.scales << " " << blocks.config);
+    std::int64_t rows = 0, columns = 0;
+    REQUIRE(std::sscanf(blocks.scales, "%ld,%ld", &rows, &columns) == 2);
+    const std::int64_t begin = 4 * rows * columns, end = begin + 200 * 300;
+    const std::string header =
+        fmt::format(R"({{"w_scale_inv":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{}]}},)"
+                    R"("w":{{"dtype":"F8_E4M3","shape":[200,300],"data_offsets":[{},{}]}}}})",
+                    blocks.scales, begin, begin, end);
+    MemoryFileSystem fs;
+    fs.write_file(
+        "/q/model.safetensors",
+        as_bytes(safetensors_of(header, std::string(static_cast<std::size_t>(end), '\1'))));
+    if (*blocks.config != '\0') fs.write_file("/q/config.json", as_bytes(blocks.config));
+    const Status status = status_of(fs, dequantizing("/q", "/out", DType::kFloat32));
+    CHECK(status.code == (blocks.is_read ? Code::kOk : Code::kUnsupported));
+    if (!blocks.is_read) CHECK_THAT(status.message, Catch::Contains("size of its blocks"));
+  }
+}
+
+TEST_CASE("scales of stacked experts go by the name of the experts' codes") {
+  MemoryFileSystem fs;
+  const std::string header =
+      R"({"e.down_proj_weight_scale":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+      R"("e.down_proj_input_scale":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},)"
+      R"("e.down_proj":{"dtype":"F8_E4M3","shape":[2,2,2],"data_offsets":[16,24]}})";
+  const float scales[] = {2, 3, 9, 9};
+  std::string data(reinterpret_cast<const char*>(scales), sizeof scales);
+  data += std::string(8, '\x38');  // 1.0
+  fs.write_file("/q.safetensors", as_bytes(safetensors_of(header, data)));
+  REQUIRE(convert(fs, dequantizing("/q.safetensors", "/out", DType::kFloat32)).published);
+  OpenedCheckpoint plain = open_checkpoint(fs, "/out");
+  CHECK(leaf_tensors(plain.manifest).size() == 1);
+  CHECK(plain.read<float>("e.down_proj") == std::vector<float>{2, 2, 2, 2, 3, 3, 3, 3});
+  ConvertOptions cast = convert_options("/q.safetensors", "/cast", std::nullopt, "safetensors");
+  cast.transform.dtype = DType::kBFloat16;
+  REQUIRE(convert(fs, cast).published);
+  CHECK(content_at(fs, "/cast").tensors == content_at(fs, "/q.safetensors").tensors);
+}
+
+TEST_CASE("weights that are objects of torchao's classes become plain ones") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "torchao/weights");
+  ConvertOptions options = dequantizing(source, "/out.pt", DType::kBFloat16);
+  options.to = "torch-save";
+  Status status = status_of(fs, options);  // of two classes the arithmetic is not known
+  CHECK(status.code == Code::kUnsupported);
+  CHECK_THAT(status.message, Catch::Contains("NF4Tensor"));
+  options.selection.exclude = {"nf4.weight", "int4.weight"};
+  REQUIRE(convert(fs, options).published);
+  OpenedCheckpoint stored = open_checkpoint(fs, source), plain = open_checkpoint(fs, "/out.pt");
+  CHECK(leaf_tensors(plain.manifest).size() == 6);
+  for (const std::string name : {"int8.weight", "float8.weight", "intx.weight"}) {
+    INFO(name);
+    std::vector<float> numbers = stored.read<float>(name + "#qdata");
+    const std::vector<float> scales = stored.read<float>(name + "#scale");
+    REQUIRE(scales.size() == 16);
+    std::vector<float> zeros(16);
+    if (name != "float8.weight") zeros = stored.read<float>(name + "#zero_point");
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = (numbers[i] - zeros[i / 64]) * scales[i / 64];
+    std::vector<std::uint16_t> rounded(numbers.size());
+    cast_elements(DType::kFloat32, std::as_bytes(std::span(numbers)), DType::kBFloat16,
+                  std::as_writable_bytes(std::span(rounded)));
+    cast_elements(DType::kBFloat16, std::as_bytes(std::span(rounded)), DType::kFloat32,
+                  std::as_writable_bytes(std::span(numbers)));
+    CHECK(plain.tensor(name).spec == TensorSpec{DType::kBFloat16, Shape({16, 64})});
+    CHECK(plain.read<float>(name) == numbers);
+  }
+}
+
 TEST_CASE("without quantized weights there is nothing to dequantize") {
   MemoryFileSystem fs;
   const std::string source = load_sample(fs, "dcp/fsdp2_w2");

@@ -56,6 +56,12 @@ TEST_CASE("parts of quantized weights, as each method names them") {
                            {"q.weight_scale", kBf16, {}},
                            {"q.input_scale", kF32, {}},
                            {"attn.k_scale", kF32, {}}});
+  check("stacked experts of modelopt and transformers",
+        {{"experts.gate_up_proj", kFp8, {2, 8, 8}},
+         {"experts.gate_up_proj_weight_scale", kF32, {2}},
+         {"experts.gate_up_proj_weight_scale_2", kF32, {2}},
+         {"experts.gate_up_proj_input_scale", kF32, {2}},
+         {"experts.gate_up_proj_activation_scale", kF32, {2}}});
   check("MXFP4", {{"experts.gate_up_proj_blocks", kU8, {2, 8, 1, 16}},
                   {"experts.gate_up_proj_scales", kU8, {2, 8, 1}}});
   check("NVFP4", {{"q.weight", kU8, {8, 4}},
@@ -132,6 +138,22 @@ TEST_CASE("all that a module keeps beside a weight that is codes is a part") {
                   {"gate.weight", kF32, {4, 8}},
                   {"gate.tid2eid", DType::kInt32, {16, 2}}})
             .empty());
+}
+
+TEST_CASE("what a quantizer module keeps of a weight is a part, plain as the weight may be") {
+  const std::vector<Named> beside = {{"q.weight_quantizer._amax", kF32, {}},
+                                     {"q.input_quantizer._amax", kF32, {}},
+                                     {"q.weight_fake_quant.scale", kF32, {1}},
+                                     {"q.weight_fake_quant.zero_point", DType::kInt32, {1}}};
+  std::set<std::string> wanted;
+  for (const Named& tensor : beside) wanted.insert(tensor.name);
+  std::vector<Named> tensors = beside;
+  tensors.push_back({"q.weight", kBf16, {8, 8}});
+  tensors.push_back({"vector_quantizer.embedding.weight", kF32, {8, 8}});
+  tensors.push_back({"vector_quantizer.weight", kF32, {8, 8}});
+  CHECK(parts_of(tensors) == wanted);
+  tensors = {{"q.weight", kU8, {8, 4}}, {"q.weight_quantizer._scale", kF32, {8, 1}}};
+  CHECK(parts_of(tensors).size() == 2);
 }
 
 TEST_CASE("names alone make no part") {

@@ -15,6 +15,7 @@
 #include "lib/ops/open/model_config.h"
 #include "lib/state/quant_parts.h"
 #include "lib/state/quant_weights.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
 namespace {
@@ -29,6 +30,33 @@ bool may_have_codes(const Manifest& manifest) {
                        (is_floating(dtype) && bits(dtype) <= 8);
     return small || tensor.name.ends_with(".quant_map");
   });
+}
+
+/// torchao's classes whose numbers are (qdata - zero_point) * scale.
+bool is_affine_class(std::string_view name) {
+  return name.starts_with("torchao.") &&
+         (name.ends_with(".Int8Tensor") || name.ends_with(".Float8Tensor") ||
+          name.ends_with(".IntxUnpackedToInt8Tensor"));
+}
+
+/// The weight that an object of such a class is; nullopt for others.
+std::optional<QuantWeight> affine_weight(const StateEntry& entry) {
+  if (!is_affine_class(wrapper_class(entry.value))) return std::nullopt;
+  QuantWeight weight{std::string(entry.name), QuantMethod::kSubclass, kNoTensor, {}};
+  for (const auto& [name, tensor] : wrapper_parts(entry.value)) {
+    if (name == "qdata")
+      weight.codes = tensor;
+    else if (name == "scale")
+      weight.parts.emplace_back(QuantSlot::kScale, tensor);
+    else if (name == "zero_point")
+      weight.parts.emplace_back(QuantSlot::kZero, tensor);
+    else if (name.starts_with("act_quant_"))
+      weight.parts.emplace_back(QuantSlot::kActivation, tensor);
+    else
+      return std::nullopt;
+  }
+  if (weight.codes == kNoTensor) return std::nullopt;
+  return weight;
 }
 
 /// The state's entry of each tensor.
@@ -52,9 +80,11 @@ class Dequantizer {
         found_(quant_weights(manifest_, facts_)) {}
 
   Dequantized run(DType dtype) {
+    find_objects();
     refuse_lone();
     find_unread();
     entries_ = entries_by_tensor(manifest_.state);
+    for (const auto& [codes, entry] : objects_) entries_.emplace(codes, entry);
     keep_.assign(manifest_.state.entries.size(), true);
     locate();
     for (const QuantWeight& weight : found_.weights) replace(weight, dtype);
@@ -69,6 +99,30 @@ class Dequantizer {
   }
 
  private:
+  /// Weights that are objects of a class with several tensors.
+  void find_objects() {
+    const StateDict& state = manifest_.state;
+    Roles roles;
+    for (std::size_t e = 0; e < state.entries.size(); ++e) {
+      const StateEntry& entry = state.entries[e];
+      const std::string name = wrapper_class(entry.value);
+      if (name.empty()) continue;
+      if (roles.entries.empty()) roles = find_roles(state);
+      const Role role = roles.entries[e].role;
+      if (role == Role::kOptimState || role == Role::kOptimGroup) continue;
+      if (std::optional<QuantWeight> weight = affine_weight(entry)) {
+        objects_.emplace(weight->codes, e);
+        found_.weights.push_back(std::move(*weight));
+        continue;
+      }
+      const std::string why =
+          fmt::format("how an object of class {} becomes numbers is not known here", name);
+      if (strict_)
+        in_tensor(entry.name, [&] { fail(Code::kUnsupported, why, "--exclude leaves it out"); });
+      stays(std::string(entry.name), why);
+    }
+  }
+
   void refuse_lone() {
     for (const LoneCodes& lone : found_.lone) {
       const StoredTensor& tensor = manifest_.tensors[lone.codes];
@@ -151,7 +205,7 @@ class Dequantizer {
     QuantRecipe made;
     try {
       require_all_read(weight);
-      made = quant_recipe(manifest_, weight, facts_, small_);
+      made = recipe(weight, entry->second);
     } catch (const Error& error) {
       if (strict_ || error.code() != Code::kUnsupported) throw;
       return stays(weight.name, error.status().message);
@@ -163,13 +217,27 @@ class Dequantizer {
     for (const auto& [slot, part] : weight.parts) {
       manifest_.tensors[part].embedded = true;
       const auto found = entries_.find(part);
-      if (found != entries_.end()) keep_[found->second] = false;
+      if (found != entries_.end() && found->second != entry->second) keep_[found->second] = false;
     }
     understood_.insert(weight.codes);
     ++schemes_[made.scheme];
     ++out_.tensors;
     out_.changes.push_back(
         fmt::format("{}: {} -> {}", weight.name, made.scheme, torch_name(dtype)));
+  }
+
+  QuantRecipe recipe(const QuantWeight& weight, std::size_t entry) const {
+    if (!objects_.contains(weight.codes)) return quant_recipe(manifest_, weight, facts_, small_);
+    const std::optional<TensorSpec> seen = wrapper_spec(manifest_.state.entries[entry].value);
+    QuantFacts facts;
+    if (seen) facts.dtype = seen->dtype;
+    QuantRecipe made = quant_recipe(manifest_, weight, facts, small_);
+    if (!seen || seen->shape != made.shape)
+      fail(Code::kUnsupported,
+           fmt::format("\"{}\" cannot be dequantized: its codes have another shape than it",
+                       printable(weight.name)),
+           "leave it out with --exclude, or keep the model quantized");
+    return made;
   }
 
   std::uint32_t add(const QuantWeight& weight, QuantRecipe& made, DType dtype) {
@@ -236,6 +304,7 @@ class Dequantizer {
   std::vector<QuantPart> parts_;  // of the tensors that are stored
   QuantWeights found_;
   std::unordered_map<std::uint32_t, std::size_t> entries_;
+  std::unordered_map<std::uint32_t, std::size_t> objects_;  // entries of objects, by their codes
   std::vector<bool> keep_;
   std::optional<TensorReader> reader_;
   SmallTensors small_;
