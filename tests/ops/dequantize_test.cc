@@ -286,6 +286,41 @@ TEST_CASE("scales of stacked experts go by the name of the experts' codes") {
   CHECK(content_at(fs, "/cast").tensors == content_at(fs, "/q.safetensors").tensors);
 }
 
+TEST_CASE("rules and --vocab-size never part codes from their scales") {
+  // Each expert has scales of its own: stacked codes without them are no weights.
+  MemoryFileSystem fs;
+  std::string header = "{", data;
+  const auto add = [&](const std::string& name, const char* type, const char* shape, int bytes) {
+    header += fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                          data.empty() ? "" : ",", name, type, shape, data.size(),
+                          data.size() + static_cast<std::size_t>(bytes));
+    data += std::string(static_cast<std::size_t>(bytes), '\1');
+  };
+  for (const char* expert : {"0", "1"})
+    for (const char* part : {"w1", "w2", "w3"}) {
+      const std::string name =
+          fmt::format("model.layers.0.block_sparse_moe.experts.{}.{}.weight", expert, part);
+      add(name + "_scale_inv", "F32", "1,1", 4);
+      add(name, "F8_E4M3", "4,4", 16);
+    }
+  add("model.embed_tokens.weight_scale", "F32", "8,1", 32);
+  add("model.embed_tokens.weight", "I8", "8,4", 32);
+  fs.write_file("/q/model.safetensors", as_bytes(safetensors_of(header + "}", data)));
+  ConvertOptions options = convert_options("/q", "/out", std::nullopt, "safetensors");
+  options.transform.rules = RulesRequest{.name = "mixtral", .side = "stacked"};
+  Status status = status_of(fs, options);
+  CHECK(status.code == Code::kUnsupported);
+  CHECK_THAT(status.message, Catch::Contains("which is quantized, without"));
+  CHECK_THAT(status.hint, Catch::Contains("--dequantize"));
+  options.transform.dequantize = DType::kBFloat16;
+  CHECK(status_of(fs, options).code == Code::kOk);
+  options = convert_options("/q", "/other", std::nullopt, "safetensors");
+  options.transform.vocab_size = 16;
+  CHECK(status_of(fs, options).code == Code::kUnsupported);
+  options.transform.dequantize = DType::kBFloat16;
+  CHECK(status_of(fs, options).code == Code::kOk);
+}
+
 TEST_CASE("weights that are objects of torchao's classes become plain ones") {
   MemoryFileSystem fs;
   const std::string source = load_sample(fs, "torchao/weights");

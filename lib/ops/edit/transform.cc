@@ -8,11 +8,13 @@
 #include <tessera/state/roles.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lib/base/append.h"
 #include "lib/ops/edit/alias_entries.h"
 #include "lib/ops/edit/dtype_rules.h"
 #include "lib/ops/edit/megatron_places.h"
+#include "lib/ops/edit/quant_guard.h"
 #include "lib/ops/edit/quantize.h"
 #include "lib/ops/edit/rule_copies.h"
 #include "lib/ops/edit/ties.h"
@@ -111,6 +113,19 @@ void report_unmatched(const RulesOutcome& plan, bool strict, TransformOutcome& o
                        "", ""});
 }
 
+/// Rules that name codes of quantized weights alone would part these from their scales.
+void refuse_parted_codes(const Manifest& manifest, const RuleSet& rules, const RulesOutcome& plan) {
+  std::set<std::string> changed, taken;
+  for (const ParameterEdit& edit : plan.edits)
+    for (const OldParameter& old : edit.olds) changed.insert(old.fqn);
+  for (const auto& [from, to] : plan.renames) {
+    taken.insert(from);
+    if (from != to) changed.insert(from);
+  }
+  taken.insert(changed.begin(), changed.end());
+  refuse_codes_alone(manifest, changed, taken, fmt::format("--rules {}", printable(rules.name)));
+}
+
 /// Returns the vocabulary that the rules declare.
 std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const Transformations& asked,
                                      const TransferOptions& transfer, TransformOutcome& out) {
@@ -121,6 +136,7 @@ std::vector<std::string> apply_rules(OpenedCheckpoint& checkpoint, const Transfo
   if (rules.places.contains(request.format)) append(out.notes, group_optimizers(manifest));
   const RulesOutcome plan =
       plan_rules(rules, request, parameter_shapes(manifest), model_numbers(checkpoint));
+  refuse_parted_codes(manifest, rules, plan);
   report_unmatched(plan, asked.strict_rules, out);
   AppliedTransformation applied{
       "rules", fmt::format("{}: {} -> {}", rules.name, plan.from, plan.to), 0, {}};

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "lib/base/append.h"
+#include "lib/ops/edit/quant_guard.h"
 #include "lib/state/tensor_bytes.h"
 
 namespace tessera {
@@ -229,6 +230,9 @@ void apply_vocabulary(OpenedCheckpoint& checkpoint, const Transformations& asked
     applied.changes.push_back(fmt::format("{}: {} -> {} rows", fqn, shape[0], rows));
     edits.push_back(resized(fqn, shape, rows));
   }
+  std::set<std::string> changed;
+  for (const ParameterEdit& edit : edits) changed.insert(edit.olds[0].fqn);
+  refuse_codes_alone(manifest, changed, changed, "--vocab-size", /*rows_alone=*/true);
   const Roles roles = find_roles(manifest.state);
   TransferOptions quiet = transfer;
   quiet.progress = nullptr;
