@@ -13,7 +13,7 @@ std::int64_t CodePacking::per_unit() const {
       return 1;
     case CodeForm::kLowFirst:
     case CodeForm::kHighFirst:
-      return 2;
+      return 2 * element_bytes(dtype);
     case CodeForm::kWords:
       return 32 / bits;
   }

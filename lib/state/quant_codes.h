@@ -12,7 +12,7 @@ namespace tessera {
 
 enum class CodeForm : std::uint8_t {
   kElements,   // one per element
-  kLowFirst,   // two of 4 bits in a byte, the lower half first
+  kLowFirst,   // two of 4 bits in a byte, the lower half first; elements may be of several bytes
   kHighFirst,  // the upper half first
   kWords,      // 32 / bits of them in a 32-bit word, from its lowest bits on
 };

@@ -222,14 +222,15 @@ class RecipeMaker {
     w.numel = numel;
     w.columns = block;
     w.rows = std::max<std::int64_t>(1, div_up(numel, block));
-    w.codes = {CodeForm::kHighFirst, DType::kUInt8, 4, 0};
+    // bnb_4bit_quant_storage: the bytes, in elements of any type.
+    w.codes = {CodeForm::kHighFirst, codes().dtype, 4, 0};
     w.numbers = ScaledWeight::Numbers::kTable;
     w.table_numel = 16;
     w.scale_rows = w.rows;
     w.block_columns = block;
-    require(block % 2 == 0 && codes().size_bytes() == div_up(numel, 2) && is_byte(codes()) &&
+    require(block % w.codes.per_unit() == 0 && codes().size_bytes() == div_up(numel, 2) &&
                 spec(need(QuantSlot::kTable)).shape.numel() == 16,
-            "its codes are not as many as its shape says, or in a type of several bytes");
+            "its codes are not as many as its shape says");
     if (scale().shape.numel() != w.rows) misfit();
     take(QuantSlot::kScale);
     take(QuantSlot::kTable);
@@ -269,6 +270,9 @@ class RecipeMaker {
     ScaledWeight w;
     const Shape of({rows, columns});
     set_matrix(w, of);
+    require(!facts_.packed_bits || *facts_.packed_bits == 4 || *facts_.packed_bits == 8 ||
+                *facts_.packed_bits == 2,
+            fmt::format("codes of {} bits are not read", facts_.packed_bits.value_or(0)));
     for (const int width : {4, 8, 2})
       if (codes().shape[1] == div_up(columns, 32 / width) && w.codes.form != CodeForm::kWords)
         w.codes = {CodeForm::kWords, codes().dtype, width, 1 << (width - 1)};

@@ -265,15 +265,17 @@ std::optional<std::pair<std::int64_t, std::int64_t>> block_at(const Value& dict,
   return std::pair(block->as_list()[0].as_int(), block->as_list()[1].as_int());
 }
 
-/// compressed-tensors' schemes by layers: the blocks of their weights, where all have the same.
-std::optional<std::pair<std::int64_t, std::int64_t>> block_of_groups(const Value& groups) {
-  std::optional<std::pair<std::int64_t, std::int64_t>> common;
+/// What compressed-tensors' schemes by layers say of weights, where all say the same.
+template <class Read>
+auto common_of_groups(const Value& groups, const Read& read)
+    -> decltype(read(std::declval<const Value&>())) {
+  decltype(read(std::declval<const Value&>())) common;
   if (!groups.is_dict()) return common;
   for (const auto& [key, scheme] : groups.as_dict()) {
     const Value* weights = scheme.find("weights");
-    const auto block = weights == nullptr ? std::nullopt : block_at(*weights, "block_structure");
-    if (!block || (common && *common != *block)) return std::nullopt;
-    common = block;
+    const auto said = weights == nullptr ? std::nullopt : read(*weights);
+    if (!said || (common && *common != *said)) return std::nullopt;
+    common = said;
   }
   return common;
 }
@@ -281,6 +283,16 @@ std::optional<std::pair<std::int64_t, std::int64_t>> block_of_groups(const Value
 std::string text_at(const Value& dict, const char* key) {
   const Value* found = dict.find(key);
   return found != nullptr && found->is_string() ? found->as_string() : std::string();
+}
+
+/// Of a model of text and images it may stand beside what is said of the text model.
+const Value* quantization_of(const Value& config) {
+  for (const Value* of : {&config, config.find("text_config")}) {
+    if (of == nullptr) continue;
+    for (const char* key : {"quantization_config", "compression_config"})
+      if (const Value* found = of->find(key)) return found;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -296,8 +308,7 @@ QuantFacts quant_facts(const Value& config) {
   for (const char* key : {"dtype", "torch_dtype"})
     if (!facts.dtype) facts.dtype = dtype_from_torch_name(text_at(config, key));
   facts.bits = whole_at(config, "quantization_bit");  // ChatGLM's
-  const Value* quantization = config.find("quantization_config");
-  if (quantization == nullptr) quantization = config.find("compression_config");
+  const Value* quantization = quantization_of(config);
   if (quantization == nullptr) return facts;
   facts.method = text_at(*quantization, "quant_method");
   facts.bits = whole_at(*quantization, "bits");
@@ -305,8 +316,13 @@ QuantFacts quant_facts(const Value& config) {
   facts.stored_zeros = text_at(*quantization, "checkpoint_format") == "gptq_v2";
   facts.words_by_column = facts.method == "awq" && text_at(*quantization, "version") == "gemv";
   facts.block = block_at(*quantization, "weight_block_size");
-  if (const Value* groups = quantization->find("config_groups"); groups != nullptr && !facts.block)
-    facts.block = block_of_groups(*groups);
+  if (const Value* groups = quantization->find("config_groups"); groups != nullptr) {
+    if (!facts.block)
+      facts.block = common_of_groups(
+          *groups, [](const Value& weights) { return block_at(weights, "block_structure"); });
+    facts.packed_bits = common_of_groups(
+        *groups, [](const Value& weights) { return whole_at(weights, "num_bits"); });
+  }
   return facts;
 }
 

@@ -63,9 +63,10 @@ struct QuantFacts {
   std::string method;                                          // "fp8", "gptq"
   std::optional<std::pair<std::int64_t, std::int64_t>> block;  // rows and columns of a block
   std::optional<std::int64_t> bits, group_size;
-  bool stored_zeros = false;     // GPTQ's second form: zeros as they are
-  bool words_by_column = false;  // AWQ's "gemv": not read
-  std::optional<DType> dtype;    // of the model
+  std::optional<std::int64_t> packed_bits;  // of compressed-tensors' packed integers
+  bool stored_zeros = false;                // GPTQ's second form: zeros as they are
+  bool words_by_column = false;             // AWQ's "gemv": not read
+  std::optional<DType> dtype;               // of the model
 };
 QuantFacts quant_facts(const Value& config);
 

@@ -49,6 +49,10 @@ std::string why_not(const TurnedParts& parts, const TurnedStored& stored, Turned
   if (w.grouped_inputs &&
       (parts.groups->dtype != DType::kInt32 || parts.groups->shape != Shape({w.inputs})))
     return "the groups of its inputs are not as many as those";
+  // 2 groups of 144 inputs may be of 72, or of 128 and a smaller one.
+  const bool evident = w.groups == 1 || (w.inputs % w.groups == 0 && (group & (group - 1)) == 0);
+  if (!w.grouped_inputs && !stored.group_size && !evident)
+    return "how many inputs a group has is not known: no config.json has its group_size";
   if (!w.grouped_inputs && count_of(w.inputs, w.group_size) != w.groups)
     return "its groups do not fit its scales";
   return "";

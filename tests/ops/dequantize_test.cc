@@ -266,6 +266,68 @@ TEST_CASE("blocks of a size that neither shapes nor config.json show are not gue
   }
 }
 
+TEST_CASE("4-bit codes of bitsandbytes may lie in elements of several bytes") {
+  // bnb_4bit_quant_storage: the same bytes under another type.
+  MemoryFileSystem fs;
+  const SampleCase sample("quantized/bnb_nf4");
+  const std::string source = load_sample(fs, "quantized/bnb_nf4"),
+                    file = source + "/model.safetensors";
+  const Bytes stored = fs.read_file(file);
+  const std::string text(as_text(stored));
+  const auto length = static_cast<std::size_t>(load_le<std::uint64_t>(stored.data()));
+  std::string header = text.substr(8, length);
+  int changed = 0;
+  for (const std::int64_t bytes : {768, 100, 8320}) {
+    const std::string old = fmt::format(R"("dtype":"U8","shape":[{},1])", bytes);
+    const std::size_t at = header.find(old);
+    REQUIRE(at != header.npos);
+    header.replace(at, old.size(), fmt::format(R"("dtype":"BF16","shape":[{},1])", bytes / 2));
+    ++changed;
+  }
+  REQUIRE(changed == 3);
+  fs.write_file(file, as_bytes(safetensors_of(header, text.substr(8 + length))));
+  REQUIRE(convert(fs, dequantizing(source, "/out", DType::kFloat32)).published);
+  check_result(fs, "/out", sample, DType::kFloat32);
+}
+
+TEST_CASE("groups of GPTQ whose size nothing shows are not guessed") {
+  // 2 groups of 144 inputs may be of 72 each, or of 128 and a smaller one.
+  const std::string header =
+      R"({"q.scales":{"dtype":"F16","shape":[2,8],"data_offsets":[0,32]},)"
+      R"("q.qzeros":{"dtype":"I32","shape":[2,1],"data_offsets":[32,40]},)"
+      R"("q.qweight":{"dtype":"I32","shape":[18,8],"data_offsets":[40,616]}})";
+  MemoryFileSystem fs;
+  fs.write_file("/q/model.safetensors", as_bytes(safetensors_of(header, std::string(616, '\1'))));
+  const Status status = status_of(fs, dequantizing("/q", "/out", DType::kFloat32));
+  CHECK(status.code == Code::kUnsupported);
+  CHECK_THAT(status.message, Catch::Contains("group_size"));
+  const char* config =
+      R"({"text_config": {"quantization_config": {"bits": 4, "group_size": 128}}})";
+  fs.write_file("/q/config.json", as_bytes(config));
+  ConvertOptions options = dequantizing("/q", "/out", DType::kFloat32);
+  options.copy_assets = true;
+  REQUIRE(convert(fs, options).published);
+  CHECK(std::string(as_text(fs.read_file("/out/config.json"))) == R"({"text_config": {}})");
+}
+
+TEST_CASE("packed integers of a width that is not read are called so") {
+  const std::string header =
+      R"({"q.weight_scale":{"dtype":"F32","shape":[3,1],"data_offsets":[0,12]},)"
+      R"("q.weight_shape":{"dtype":"I64","shape":[2],"data_offsets":[12,28]},)"
+      R"("q.weight_packed":{"dtype":"I32","shape":[3,1],"data_offsets":[28,40]}})";
+  std::string data(40, '\0');
+  data[12] = 3;
+  data[20] = 6;  // six codes: of 4 bits or of 5, one word holds them
+  MemoryFileSystem fs;
+  fs.write_file("/q/model.safetensors", as_bytes(safetensors_of(header, data)));
+  CHECK(status_of(fs, dequantizing("/q", "/out", DType::kFloat32)).code == Code::kOk);
+  fs.write_file("/q/config.json", as_bytes(R"({"quantization_config": {"config_groups": {)"
+                                           R"("group_0": {"weights": {"num_bits": 5}}}}})"));
+  const Status status = status_of(fs, dequantizing("/q", "/other", DType::kFloat32));
+  CHECK(status.code == Code::kUnsupported);
+  CHECK_THAT(status.message, Catch::Contains("5 bits"));
+}
+
 TEST_CASE("scales of stacked experts go by the name of the experts' codes") {
   MemoryFileSystem fs;
   const std::string header =

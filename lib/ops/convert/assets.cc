@@ -77,28 +77,29 @@ void set_config(AssetList& assets, std::string text, std::string change) {
   rewritten.change += (rewritten.change.empty() ? "" : ", ") + change;
 }
 
-/// Where the member `key` of the outermost object begins and ends, one comma included; an empty
-/// range where there is none. `text` is JSON.
-std::pair<std::size_t, std::size_t> find_member(std::string_view text, std::string_view key) {
+/// Where the first member `key` of an object at `level` (1: the outermost) begins and ends, one
+/// comma included; an empty range where there is none. `text` is JSON.
+std::pair<std::size_t, std::size_t> find_member(std::string_view text, std::string_view key,
+                                                int level) {
   const std::string quoted = fmt::format("\"{}\"", key);
   std::size_t begin = text.npos, comma = text.npos;
   int depth = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
     if (c == '"') {
-      if (depth == 1 && begin == text.npos && text.substr(at).starts_with(quoted)) {
+      if (depth == level && begin == text.npos && text.substr(at).starts_with(quoted)) {
         const std::size_t colon = text.find_first_not_of(" \t\r\n", at + quoted.size());
         if (colon != text.npos && text[colon] == ':') begin = at;
       }
       for (++at; at < text.size() && text[at] != '"'; ++at) at += text[at] == '\\';
       continue;
     }
-    const bool ends = depth == 1 && begin != text.npos && (c == ',' || c == '}');
+    const bool ends = depth == level && begin != text.npos && (c == ',' || c == '}');
     if (ends && c == ',') return {begin, text.find_first_not_of(" \t\r\n", at + 1)};
     if (ends)
       return {comma == text.npos ? begin : comma, text.find_last_not_of(" \t\r\n", at - 1) + 1};
-    if (depth == 1 && c == ',') comma = at;
-    if (c == '{' || c == '[') ++depth;
+    if (depth == level && c == ',') comma = at;
+    if ((c == '{' || c == '[') && ++depth == level) comma = text.npos;
     if (c == '}' || c == ']') --depth;
   }
   return {0, 0};
@@ -124,10 +125,16 @@ void rewrite_dtype(const Directory& directory, AssetList& assets, std::string_vi
 std::vector<std::string> drop_quantization(const Directory& directory, AssetList& assets) {
   if (std::optional<std::string> text = config_text(directory, assets)) {
     for (const std::string_view key : {"quantization_config", "compression_config"}) {
-      const auto [begin, end] = find_member(*text, key);
-      if (begin == end || end == text->npos) continue;
-      text->erase(begin, end - begin);
-      set_config(assets, *text, fmt::format("without {}", key));
+      bool found = false;
+      for (const int level : {1, 2}) {  // text_config has one of its own
+        for (;;) {
+          const auto [begin, end] = find_member(*text, key, level);
+          if (begin == end || end == text->npos) break;
+          text->erase(begin, end - begin);
+          found = true;
+        }
+      }
+      if (found) set_config(assets, *text, fmt::format("without {}", key));
     }
   }
   std::vector<std::string> dropped;
