@@ -1,4 +1,5 @@
 // Types, vocabulary, ties, maps and flags that match nothing, through whole conversions.
+#include <fmt/format.h>
 #include <tessera/base/error.h>
 #include <tessera/format/safetensors.h>
 #include <tessera/ops/hash.h>
@@ -13,6 +14,7 @@
 
 #include "tests/support/convert_case.h"
 #include "tests/support/note_text.h"
+#include "tests/support/safetensors_file.h"
 
 namespace transform_contents_test {
 
@@ -196,6 +198,38 @@ TEST_CASE("tied weights: kept, dropped by bytes, or refused") {
   options = convert_options(load_state(fs, "llama.hf"), "/apart", 2, "torch-dcp");
   options.transform.tied = TiedPolicy::kDrop;
   CHECK(convert(fs, options).dropped.empty());
+}
+
+TEST_CASE("the hub's files keep what is equal and that no loader ties again") {
+  // A model grown out of another one repeats layers and experts.
+  MemoryFileSystem fs;
+  const char* names[] = {"lm_head.weight",
+                         "model.embed_tokens.weight",
+                         "model.layers.0.mlp.experts.0.up.weight",
+                         "model.layers.0.mlp.experts.1.up.weight",
+                         "model.layers.0.q.weight",
+                         "model.layers.1.q.weight",
+                         "model.layers.2.embed_tokens.weight"};
+  std::string header = "{", data;
+  for (const char* name : names) {
+    header += fmt::format(R"({}"{}":{{"dtype":"U8","shape":[2,4],"data_offsets":[{},{}]}})",
+                          data.empty() ? "" : ",", name, data.size(), data.size() + 8);
+    const std::string_view text = name;
+    data += text.find("experts") != text.npos ? "expertup"
+            : text.find(".q.") != text.npos   ? "qqqqrrrr"
+                                              : "embedded";
+  }
+  fs.write_file("/m/model.safetensors", as_bytes(safetensors_of(header + "}", data)));
+  ConvertOptions options = convert_options("/m", "/hf", std::nullopt, "hf");
+  CHECK(convert(fs, options).dropped == std::vector<std::string>{"lm_head.weight"});
+  CHECK(tensors_at(fs, "/hf").size() == 6);
+  options = convert_options("/m", "/asked", std::nullopt, "hf");
+  options.transform.tied = TiedPolicy::kDrop;
+  CHECK(convert(fs, options).dropped.size() == 4);
+  fs.write_file("/m/config.json", as_bytes(R"({"tie_word_embeddings": false})"));
+  options = convert_options("/m", "/untied", std::nullopt, "hf");
+  CHECK(convert(fs, options).dropped.empty());
+  CHECK(tensors_at(fs, "/untied").size() == 7);
 }
 
 TEST_CASE("flags whose patterns match nothing are refused by name") {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -78,6 +79,16 @@ std::map<std::string, std::vector<Weight>> weights_by_root(const Manifest& manif
   return weights;
 }
 
+bool is_outside_of_layers(const Weight& weight) { return !in_numbered_layer(weight.fqn); }
+
+/// Of an embedding and an output layer, loaders look for the embedding.
+bool is_embedding(const Weight& weight) {
+  const std::string_view fqn = weight.fqn;
+  const bool named = fqn.find("embed") != fqn.npos || fqn.ends_with("wte.weight") ||
+                     fqn == "shared.weight" || fqn.ends_with(".shared.weight");
+  return named && is_outside_of_layers(weight);
+}
+
 using TieGroup = std::vector<Weight>;  // the same bytes, as stored
 
 /// Groups of two or more weights of one root that hold the same bytes.
@@ -137,9 +148,8 @@ std::vector<std::pair<std::string, std::string>> find_ties(const Manifest& manif
   for (const auto& [root, weights] : weights_by_root(manifest)) {
     for (const TieGroup& group : tie_groups(manifest, reader, weights)) {
       auto kept = std::ranges::find_if(group, &Weight::has_state);
-      if (kept == group.end())
-        kept = std::ranges::find_if(
-            group, [](const Weight& weight) { return !in_numbered_layer(weight.fqn); });
+      for (const auto& is_preferred : {is_embedding, is_outside_of_layers})
+        if (kept == group.end()) kept = std::ranges::find_if(group, is_preferred);
       if (kept == group.end()) kept = group.begin();
       for (const Weight& weight : group) {
         // One with state of its own was trained apart: equal, and not tied.
@@ -151,6 +161,19 @@ std::vector<std::pair<std::string, std::string>> find_ties(const Manifest& manif
   }
   std::sort(ties.begin(), ties.end());
   return ties;
+}
+
+std::vector<std::pair<std::string, std::string>> ties_at_one_place(
+    const Manifest& manifest, const std::vector<std::pair<std::string, std::string>>& ties) {
+  std::map<std::string_view, std::optional<StoredPlace>> places;
+  for (const auto& [name, kept] : ties) places[name] = places[kept] = std::nullopt;
+  for (const StoredTensor& tensor : manifest.tensors)
+    if (const auto at = places.find(tensor.name.view()); at != places.end() && !tensor.embedded)
+      at->second = stored_place_of(manifest, tensor);
+  std::vector<std::pair<std::string, std::string>> same;
+  for (const auto& tie : ties)
+    if (places[tie.first] && places[tie.first] == places[tie.second]) same.push_back(tie);
+  return same;
 }
 
 namespace {

@@ -196,17 +196,29 @@ void pass_records_on(Manifest& manifest, TiedPolicy policy, const AliasEntries& 
   out.aliases = known;
 }
 
-/// A copy in a layer of what stands outside of layers is stored on purpose: loaders of a layer that
-/// predicts further tokens look for its embedding there, and tie nothing.
-bool is_copy_in_layer(const Alias& tie) {
-  return in_numbered_layer(tie.first) && !in_numbered_layer(tie.second);
+/// What nobody asked to leave out: a copy in a layer of what stands outside of layers (loaders of a
+/// layer that predicts further tokens look for its embedding there, and tie nothing), layers and
+/// experts that are equal (a model grown out of another one repeats them), and a head that
+/// config.json calls untied.
+std::vector<Alias> loaders_ties(const OpenedCheckpoint& checkpoint,
+                                const std::vector<Alias>& ties) {
+  if (ties.empty() || says_untied(*checkpoint.directory)) return {};
+  const std::vector<Alias> at_one_place = ties_at_one_place(checkpoint.manifest, ties);
+  std::vector<Alias> left;
+  for (const Alias& tie : ties) {
+    const bool in_layers = in_numbered_layer(tie.first);
+    if (in_layers && !in_numbered_layer(tie.second)) continue;
+    if (in_layers && std::ranges::find(at_one_place, tie) == at_one_place.end()) continue;
+    left.push_back(tie);
+  }
+  return left;
 }
 
-/// `on_request`: else copies in layers stay.
+/// `on_request`: else only what loaders tie again.
 void drop_found_ties(OpenedCheckpoint& checkpoint, TiedPolicy policy, bool on_request,
                      const TransferOptions& transfer, TransformOutcome& out) {
   std::vector<Alias> ties = find_ties(checkpoint.manifest, *checkpoint.directory, transfer);
-  if (!on_request) std::erase_if(ties, is_copy_in_layer);
+  if (!on_request) ties = loaders_ties(checkpoint, ties);
   if (ties.empty()) return;
   if (policy == TiedPolicy::kError) refuse_ties(ties);
   AppliedTransformation applied{"tied", "drop", ties.size(), {}};

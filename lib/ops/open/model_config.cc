@@ -21,13 +21,30 @@ Value read_config(const Directory& directory) {
   });
 }
 
-QuantFacts quant_facts_beside(const Directory& directory) {
+namespace {
+
+Value config_or_none(const Directory& directory) {
   try {
-    return quant_facts(read_config(directory));
+    return read_config(directory);
   } catch (const Error& error) {
     if (error.code() != Code::kCorrupt) throw;
     return {};
   }
+}
+
+}  // namespace
+
+bool says_untied(const Directory& directory) {
+  const Value config = config_or_none(directory);
+  for (const Value* of : {&config, config.find("text_config")}) {
+    const Value* said = of == nullptr ? nullptr : of->find("tie_word_embeddings");
+    if (said != nullptr && said->kind() == Value::Kind::kBool) return !said->as_bool();
+  }
+  return false;
+}
+
+QuantFacts quant_facts_beside(const Directory& directory) {
+  return quant_facts(config_or_none(directory));
 }
 
 }  // namespace tessera
