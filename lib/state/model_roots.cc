@@ -346,10 +346,21 @@ class ModelFinder {
 
 }  // namespace
 
+namespace {
+
+/// Of arrays alone: NumPy's random state is a tuple that holds one, too.
+bool is_list_of_arrays(const Value& value) {
+  const bool is_list = value.kind() == Value::Kind::kList || value.kind() == Value::Kind::kTuple;
+  return is_list && !value.as_list().empty() &&
+         std::ranges::all_of(value.as_list(), is_numpy_array);
+}
+
+}  // namespace
+
 bool holds_weights(const Value& value) {
   const bool is_optimizer = value.find("state") != nullptr && value.find("param_groups") != nullptr;
   if (is_optimizer || value.is_tensor()) return false;
-  return value.holds_tensors() || is_numpy_array(value);
+  return value.holds_tensors() || is_numpy_array(value) || is_list_of_arrays(value);
 }
 
 void find_models(const StateDict& state, Roles& roles) { ModelFinder(state, roles).run(); }

@@ -107,15 +107,15 @@ constexpr std::array kPartNames = {
     PartName{Place::kCache, "prob_output_scale", QuantPart::kCache},
 };
 
-/// What modelopt and torch.ao keep in a module beside the weight, `weight_quantizer._amax`: of a
+/// What modelopt keeps in a module of its own beside the weight, `weight_quantizer._amax`: of a
 /// weight that is codes, or of one that is rounded while it trains.
-constexpr std::array kQuantizerNames = {std::string_view("_amax"),
-                                        std::string_view("_global_amax"),
-                                        std::string_view("_scale"),
-                                        std::string_view("_double_scale"),
-                                        std::string_view("_pre_quant_scale"),
-                                        std::string_view("scale"),
-                                        std::string_view("zero_point")};
+constexpr std::array kQuantizerNames = {
+    std::string_view("_amax"), std::string_view("_global_amax"), std::string_view("_scale"),
+    std::string_view("_double_scale"), std::string_view("_pre_quant_scale")};
+
+/// What torch.ao's observers keep.
+constexpr std::array kObserverNames = {std::string_view("min_val"), std::string_view("max_val"),
+                                       std::string_view("eps"), std::string_view("histogram")};
 
 /// Endings of codes that are no part of the weight's name: the last that fits.
 constexpr std::array kCodeEndings = {std::string_view("_packed"),     std::string_view("_blocks"),
@@ -146,7 +146,7 @@ bool is_code_type(DType dtype) {
     case DType::kUInt32:
       return true;
     default:
-      return is_floating(dtype) && bits(dtype) <= 8;
+      return is_quantized(dtype) || (is_floating(dtype) && bits(dtype) <= 8);
   }
 }
 
@@ -247,16 +247,30 @@ class QuantFinder {
   void take_quantizers() {
     for (std::uint32_t i = 0; i < manifest_.tensors.size(); ++i) {
       const std::string_view name = manifest_.tensors[i].name;
-      if (parts_[i] != QuantPart::kNone ||
-          std::ranges::find(kQuantizerNames, leaf_of(name)) == kQuantizerNames.end())
-        continue;
-      const std::string_view quantizer = module_of(name), what = leaf_of(quantizer);
-      if (!what.ends_with("_quantizer") && !what.ends_with("_fake_quant")) continue;
+      if (parts_[i] != QuantPart::kNone || !is_of_quantizer(name)) continue;
       parts_[i] = QuantPart::kOther;
-      const std::uint32_t* weight = find(std::string(module_of(quantizer)) + ".weight");
-      if (weight != nullptr && is_code_type(manifest_.tensors[*weight].spec.dtype))
+      const std::string owner(module_of(module_of(name)));
+      const std::uint32_t* weight = find(owner.empty() ? "weight" : owner + ".weight");
+      const bool named = leaf_of(module_of(name)).starts_with("weight");
+      if (weight != nullptr && named && is_code_type(manifest_.tensors[*weight].spec.dtype))
         parts_[*weight] = QuantPart::kCodes;
     }
+  }
+
+  bool is_of_quantizer(std::string_view name) const {
+    const std::string_view leaf = leaf_of(name), module = module_of(name);
+    const auto is_among = [leaf](const auto& names) {
+      return std::ranges::find(names, leaf) != names.end();
+    };
+    if (is_among(kQuantizerNames)) return leaf_of(module).ends_with("_quantizer");
+    if (is_among(kObserverNames)) return leaf_of(module) == "activation_post_process";
+    // torch.ao: a module's own scale of what it gives, and a fake quantizer's.
+    if (leaf != "scale" && leaf != "zero_point") return false;
+    const std::uint32_t* scale = find(std::string(module) + ".scale");
+    const std::uint32_t* zero = find(std::string(module) + ".zero_point");
+    return scale != nullptr && zero != nullptr &&
+           is_floating(manifest_.tensors[*scale].spec.dtype) &&
+           is_integer(manifest_.tensors[*zero].spec.dtype);
   }
 
   const std::uint32_t* find(const std::string& name) const {

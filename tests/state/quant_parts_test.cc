@@ -141,19 +141,29 @@ TEST_CASE("all that a module keeps beside a weight that is codes is a part") {
 }
 
 TEST_CASE("what a quantizer module keeps of a weight is a part, plain as the weight may be") {
-  const std::vector<Named> beside = {{"q.weight_quantizer._amax", kF32, {}},
-                                     {"q.input_quantizer._amax", kF32, {}},
-                                     {"q.weight_fake_quant.scale", kF32, {1}},
-                                     {"q.weight_fake_quant.zero_point", DType::kInt32, {1}}};
+  const std::vector<Named> beside = {
+      {"q.weight_quantizer._amax", kF32, {}},
+      {"q.input_quantizer._amax", kF32, {}},
+      {"q.weight_fake_quant.scale", kF32, {1}},
+      {"q.weight_fake_quant.zero_point", DType::kInt32, {1}},
+      {"q.weight_fake_quant.activation_post_process.min_val", kF32, {}},
+      {"stub.scale", kF32, {1}},
+      {"stub.zero_point", DType::kInt64, {1}}};
   std::set<std::string> wanted;
   for (const Named& tensor : beside) wanted.insert(tensor.name);
   std::vector<Named> tensors = beside;
   tensors.push_back({"q.weight", kBf16, {8, 8}});
   tensors.push_back({"vector_quantizer.embedding.weight", kF32, {8, 8}});
-  tensors.push_back({"vector_quantizer.weight", kF32, {8, 8}});
+  tensors.push_back({"vector_quantizer.scale", kF32, {8}});
+  tensors.push_back({"norm.eps", kF32, {}});
   CHECK(parts_of(tensors) == wanted);
   tensors = {{"q.weight", kU8, {8, 4}}, {"q.weight_quantizer._scale", kF32, {8, 1}}};
   CHECK(parts_of(tensors).size() == 2);
+  // torch.ao's static quantization: the scale is that of the layer's output.
+  tensors = {{"c.weight", DType::kQInt8, {8, 4}},
+             {"c.scale", kF32, {}},
+             {"c.zero_point", DType::kInt64, {}}};
+  CHECK(parts_of(tensors).size() == 3);
 }
 
 TEST_CASE("names alone make no part") {
