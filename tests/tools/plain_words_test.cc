@@ -35,6 +35,19 @@ TEST_CASE("what a conversion leaves out is said once") {
   CHECK_THAT(json.out, Contains(R"("not_compared":["39 tensors and 24 values left out:)"));
 }
 
+TEST_CASE("what is left out or behind and has no count or size is given none") {
+  const TemporaryFolder t;
+  const CommandResult module =
+      convert({case_path("torchsave/whole_module"), t / "module", "--to", "torch-dcp"});
+  INFO(module.out << module.err);
+  CHECK_THAT(module.err, Contains("left out: options, hooks and other attributes of modules"));
+  const CommandResult shard = convert(
+      {case_path("torchsave/hf_shards") + "/pytorch_model-00001-of-00002.bin", t / "shard", "--to",
+       "torch-dcp"});
+  INFO(shard.out << shard.err);
+  CHECK_THAT(shard.err, Contains("left behind") && !Contains("0 B"));
+}
+
 TEST_CASE("ls --rank refuses where no file says who wrote it") {
   for (const char* name : {"deepspeed/zero3_w2", "megatron/legacy_tp2",
                            "torchsnapshot/model_optim_w2", "torch-checkpointing/plain_w2"}) {

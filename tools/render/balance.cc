@@ -43,14 +43,17 @@ std::string render_balance(const Balance& balance) {
   if (balance.left_out().empty() && balance.left_behind.empty()) return {};
   std::string text = fmt::format("balance: the source holds {}; written: {}\n",
                                  count_words(balance.source()), count_words(balance.written()));
-  for (const LeftOutGroup& group : balance.left_out())
-    text += fmt::format("  left out: {}: {}: {}\n", count_words(group.count),
+  for (const LeftOutGroup& group : balance.left_out()) {
+    const StateCount& count = group.count;
+    const bool uncounted = count.tensors == 0 && count.values == 0 && count.inner_tensors == 0;
+    text += fmt::format("  left out: {}{}: {}\n", uncounted ? "" : count_words(count) + ": ",
                         printable(group.reason), some_names(group));
+  }
   if (!balance.left_behind.empty()) {
     std::vector<std::string> files;
     for (const LeftBehind& file : balance.left_behind)
-      files.push_back(
-          fmt::format("{} ({}, {})", printable(file.path), file.what, format_bytes(file.bytes)));
+      files.push_back(fmt::format("{} ({}{})", printable(file.path), file.what,
+                                  file.bytes == 0 ? "" : ", " + format_bytes(file.bytes)));
     text += fmt::format("  left behind, beside the source: {}\n", fmt::join(files, ", "));
   }
   return text;
