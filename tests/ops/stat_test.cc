@@ -130,6 +130,21 @@ TEST_CASE("neither threads nor a small memory limit change a number") {
   }
 }
 
+TEST_CASE("tensors inside of values are said to be unmeasured") {
+  MemoryFileSystem fs;
+  RankArchive archive;
+  const Value tensor = archive.tensor(Shape{2}, {1, 2});
+  fs.make_directories("/in");
+  fs.write_file("/in/state.pt",
+                archive.render(dict({{"w", archive.tensor(Shape{1}, {3})},
+                                     {"pair", Value::list({tensor}, Value::Kind::kTuple)}})));
+  OpenedCheckpoint opened = open_checkpoint(fs, "/in/state.pt");
+  const StatReport report = stat_checkpoint(opened);
+  CHECK(report.tensors.size() == 1);
+  REQUIRE(report.notes.size() == 1);
+  CHECK(report.notes[0].message == "1 tensor inside of values, first in \"pair\", is not measured");
+}
+
 TEST_CASE("NaN and Inf are findings with tensor and first element") {
   const StatReport report = stat_fixture();
   CHECK_FALSE(report.ok());

@@ -1,6 +1,7 @@
 // Names, casts and the vocabulary of small states put together by hand, through whole conversions:
 // what the result holds, and what the report says of it.
 #include <tessera/base/error.h>
+#include <tessera/ops/optim.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -139,6 +140,38 @@ TEST_CASE("elements that overflow a type are counted and told, those that were i
   CHECK(warned->tensor == "model.a");
   CHECK_THAT(warned->message, Catch::StartsWith("3 of 6 elements do not fit float16"));
   CHECK(std::ranges::count(report.notes, "CAST", note_code<Note>) == 2);  // and one became zero
+}
+
+TEST_CASE("an optimizer inside of a value is not said to be absent") {
+  MemoryFileSystem fs;
+  RankArchive archive;
+  const Value optim = dict({{"state", dict({{"exp_avg", archive.tensor(Shape{1}, {3})}})},
+                            {"param_groups", Value::list({})}});
+  fs.make_directories("/in");
+  fs.write_file("/in/state.pt",
+                archive.render(dict(
+                    {{"run", Value::list({dict({{"optimizer", optim}})}, Value::Kind::kTuple)}})));
+  OpenedCheckpoint opened = open_checkpoint(fs, "/in/state.pt");
+  CHECK(inspect_optimizer(opened, nullptr).held_in == "run");
+}
+
+TEST_CASE("tensors inside of a model's values are not cast, which is said") {
+  MemoryFileSystem fs;
+  RankArchive archive;
+  const Value pair = Value::list({archive.tensor(Shape{2}, {1, 2}), archive.tensor(Shape{1}, {3})},
+                                 Value::Kind::kTuple);
+  const Value optim = dict({{"state", dict({{"exp_avg", archive.tensor(Shape{1}, {3})}})},
+                            {"param_groups", Value::list({})}});
+  fs.make_directories("/in");
+  fs.write_file("/in/state.pt",
+                archive.render(Value::list({dict({{"w", pair}}), optim}, Value::Kind::kTuple)));
+  ConvertOptions options = convert_options("/in/state.pt", "/out", 1, "torch-dcp");
+  options.transform.dtype = DType::kBFloat16;
+  const ConvertReport report = convert(fs, options);
+  const auto note = std::ranges::find(report.notes, "CAST", note_code<Note>);
+  REQUIRE(note != report.notes.end());
+  CHECK(note->severity == Severity::kWarning);
+  CHECK_THAT(note->message, Contains("3 tensors inside of values"));
 }
 
 TEST_CASE("the first pattern of keep-dtype that matches wins") {

@@ -163,11 +163,12 @@ std::string render_optim(const OptimReport& r, std::size_t most, const Screen& s
   for (const OptimizerReport& optimizer : r.optimizers) {
     text += optimizer_text(optimizer, !r.other_path.empty(), most, screen);
   }
-  if (r.optimizers.empty())
+  std::vector<Note> notes = r.notes;
+  if (r.optimizers.empty() && r.held_in.empty()) {
     text += "no optimizer state in " + screen.clip(printable(r.path), screen.width - 22) + "\n";
-  std::vector<Note> notes = r.notes;  // of which one says the same again
-  if (r.optimizers.empty())
+    // Which says the same again.
     std::erase_if(notes, [](const Note& note) { return note.code == Finding::kNoOptimizer; });
+  }
   return text + render_notes(notes, 5, screen);
 }
 

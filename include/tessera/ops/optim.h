@@ -83,6 +83,7 @@ struct OptimReport {
   std::string other_path;  // B, or ""
   std::string format;
   std::vector<OptimizerReport> optimizers;
+  std::string held_in;         // without optimizers: the value that holds the state of one, or ""
   std::vector<Note> findings;  // by severity, then code
   std::vector<Note> notes;
   bool ok() const;  // no finding of Severity::kError

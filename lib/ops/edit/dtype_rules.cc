@@ -165,6 +165,34 @@ DTypeRule parse_keep_dtype(std::string_view text) {
   return rule;
 }
 
+namespace {
+
+/// Tensors inside of a model's values (a dict that DCP keeps as one item, a queue) have no names, and
+/// are not cast: says so.
+void note_inner_tensors(const Manifest& manifest, const Roles& roles, DType to,
+                        std::vector<Note>& notes) {
+  std::size_t inner = 0;
+  std::string first;
+  for (std::size_t i = 0; i < roles.entries.size(); ++i) {
+    const StateEntry& entry = manifest.state.entries[i];
+    if (entry.value.is_tensor() || roles.entries[i].role != Role::kModel) continue;
+    for_each_tensor(entry.value, [&](std::uint32_t index) {
+      const StoredTensor& tensor = manifest.tensors[index];
+      if (!is_plain_float(tensor.spec.dtype) || tensor.spec.dtype == to) return;
+      if (inner++ == 0) first = entry.name.empty() ? "the top" : entry.name.view();
+    });
+  }
+  if (inner > 0)
+    notes.push_back(
+        {Finding::kCast, Severity::kWarning,
+         fmt::format("{} tensor{} inside of values, first in {}, {} not "
+                     "cast: what is inside of a value stays as it is",
+                     inner, inner == 1 ? "" : "s", printable(first), inner == 1 ? "was" : "were"),
+         "", ""});
+}
+
+}  // namespace
+
 void apply_dtypes(Manifest& manifest, const Transformations& asked, TransformOutcome& out) {
   if (!asked.dtype && asked.keep_dtypes.empty() && asked.dtypes.empty()) return;
   const Roles roles = find_roles(manifest.state);
@@ -186,6 +214,7 @@ void apply_dtypes(Manifest& manifest, const Transformations& asked, TransformOut
     cast[{from, *to}].push_back(tensor.name);
   }
   chooser.check_all_used(manifest);
+  if (asked.dtype) note_inner_tensors(manifest, roles, *asked.dtype, out.notes);
   for (auto& [type, total] : totals) {
     total.dtype = type;
     out.dtypes.push_back(total);

@@ -309,6 +309,33 @@ bool OptimReport::ok() const {
                               [](const Note& note) { return note.severity == Severity::kError; });
 }
 
+namespace {
+
+/// Whether a value is an optimizer's `state_dict()`, or holds one in its dicts and lists.
+bool holds_optimizer(const Value& value, std::size_t& looks) {
+  if (looks == 0) return false;
+  --looks;
+  if (value.is_dict()) {
+    if (value.find("state") != nullptr && value.find("param_groups") != nullptr) return true;
+    return std::ranges::any_of(
+        value.as_dict(), [&](const auto& item) { return holds_optimizer(item.second, looks); });
+  }
+  const bool is_list = value.kind() == Value::Kind::kList || value.kind() == Value::Kind::kTuple;
+  return is_list && std::ranges::any_of(value.as_list(), [&](const Value& item) {
+           return holds_optimizer(item, looks);
+         });
+}
+
+/// The value that holds an optimizer's state, where it has none by itself; "": none does.
+std::string holder_of_optimizer(const Manifest& manifest) {
+  std::size_t looks = 100'000;  // values share parts
+  for (const StateEntry& entry : manifest.state.entries)
+    if (holds_optimizer(entry.value, looks)) return entry.name;
+  return "";
+}
+
+}  // namespace
+
 OptimReport inspect_optimizer(OpenedCheckpoint& checkpoint, OpenedCheckpoint* other,
                               const OptimOptions& options) {
   OptimReport report;
@@ -332,9 +359,18 @@ OptimReport inspect_optimizer(OpenedCheckpoint& checkpoint, OpenedCheckpoint* ot
   std::ranges::stable_sort(report.findings, {}, [](const Note& note) {
     return std::pair(-static_cast<int>(note.severity), code_text(note.code));
   });
-  if (states.empty())
-    report.notes.push_back(finding(Finding::kNoOptimizer, Severity::kInfo,
-                                   "no optimizer state in this checkpoint", ""));
+  if (states.empty()) {
+    report.held_in = holder_of_optimizer(checkpoint.manifest);
+    report.notes.push_back(finding(
+        Finding::kNoOptimizer, Severity::kInfo,
+        report.held_in.empty()
+            ? "no optimizer state in this checkpoint"
+            : fmt::format(
+                  "optimizer state is inside of the value \"{}\", which is not looked into: "
+                  "the file that ckpt-convert --to torch-save makes has it by its names",
+                  printable(report.held_in)),
+        ""));
+  }
   return report;
 }
 

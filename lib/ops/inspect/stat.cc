@@ -4,11 +4,13 @@
 #include <tessera/base/text.h>
 #include <tessera/ops/stat.h>
 #include <tessera/state/listed_tensors.h>
+#include <tessera/state/roles.h>
 #include <tessera/storage/aligned_buffer.h>
 #include <tessera/tensor/cast.h>
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "lib/base/append.h"
 #include "lib/ops/inspect/element_blocks.h"
@@ -265,6 +267,32 @@ std::vector<double> grouped_norms(const std::vector<double>& norms, std::size_t 
   return means;
 }
 
+namespace {
+
+/// Tensors inside of values (modules, tuples, dicts that DCP keeps as one item) have no names.
+void note_unmeasured(const Manifest& manifest, const std::vector<std::uint32_t>& measured,
+                     std::vector<Note>& notes) {
+  const std::set<std::uint32_t> seen(measured.begin(), measured.end());
+  std::set<std::uint32_t> inner;
+  std::string first;
+  for (const StateEntry& entry : manifest.state.entries) {
+    if (entry.value.is_tensor()) continue;
+    for_each_tensor(entry.value, [&](std::uint32_t index) {
+      if (seen.contains(index)) return;
+      if (inner.empty()) first = entry.name;
+      inner.insert(index);
+    });
+  }
+  if (inner.empty()) return;
+  notes.push_back({Finding::kNone, Severity::kWarning,
+                   fmt::format("{} tensor{} inside of values, first in \"{}\", {} not measured",
+                               inner.size(), inner.size() == 1 ? "" : "s", printable(first),
+                               inner.size() == 1 ? "is" : "are"),
+                   "", ""});
+}
+
+}  // namespace
+
 StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& options) {
   const TransferOptions& transfer = options.transfer;
   std::vector<Note> unseen;
@@ -312,6 +340,7 @@ StatReport stat_checkpoint(OpenedCheckpoint& checkpoint, const StatOptions& opti
     report.bytes += static_cast<std::uint64_t>(manifest.tensors[i].spec.size_bytes());
   report.notes = manifest.notes;
   append(report.notes, unseen);
+  if (options.tensors.empty()) note_unmeasured(manifest, leaves, report.notes);
   return report;
 }
 
