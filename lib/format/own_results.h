@@ -8,7 +8,7 @@ namespace tessera {
 
 struct OwnResults {
   std::size_t files = 0;    // with their seals beside them
-  std::size_t folders = 0;  // with their seals inside
+  std::size_t folders = 0;  // with their seals inside; looked for where there are such files
 
   std::size_t count() const { return files + folders; }
 };

@@ -413,8 +413,9 @@ TEST_CASE("files that hold a tensor of one name are a checkpoint each, unless th
   write("/halves/decoder.safetensors", "b.weight");
   CHECK(open_checkpoint(fs, "/halves").manifest.tensors.size() == 2);
 
-  // An adapter, or a copy in another library's form, is no part of the model beside it.
-  for (const std::string other : {"adapter_model.safetensors", "consolidated.safetensors"}) {
+  // An adapter, an optimizer or a copy in another library's form is no part of the model beside it.
+  for (const std::string other :
+       {"adapter_model.safetensors", "consolidated.safetensors", "optimizer.safetensors"}) {
     CAPTURE(other);
     const std::string folder = "/beside-" + other + "/";
     write((folder + "model.safetensors").c_str(), "a.weight");

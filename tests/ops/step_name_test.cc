@@ -33,9 +33,10 @@ TEST_CASE("in a run any number may be the step") {
   CHECK(step_of_run_name("ep2-ba6-rank") == 6);
   CHECK(step_of_run_name("ep2-ba6-rank0.pt") == 6);
   CHECK(step_of_run_name("epoch3_fp16.pt") == 3);
-  for (const char* name : {"final", "pytorch_model.fp16.bin", "version_0/checkpoints/last.ckpt",
-                           "model-int8.safetensors", "v2/model", "latest-rank0.pt",
-                           "checkpoint_last-shard1.pt", "reshard-model_part-1.pt"}) {
+  for (const char* name :
+       {"final", "pytorch_model.fp16.bin", "version_0/checkpoints/last.ckpt",
+        "model-int8.safetensors", "v2/model", "latest-rank0.pt", "checkpoint_last-shard1.pt",
+        "model_tp1.pt", "reshard-model_part-1.pt"}) {
     INFO(name);
     CHECK_FALSE(step_of_run_name(name));
   }

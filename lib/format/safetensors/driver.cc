@@ -35,11 +35,14 @@ ProbeResult probe_file(const Place& place) {
 /// With it, files of one folder are pieces of ranks under equal names (torch_checkpointing).
 constexpr std::string_view kPiecesOfRanks = "metadata.pkl";
 
-/// Names under which libraries look for a whole model or adapter: none is a part of another.
+/// Names under which libraries look for a whole model, adapter or optimizer: none is a part of
+/// another.
 bool has_name_of_a_whole(const std::string& file) {
-  constexpr std::array<std::string_view, 5> kWholes = {
-      "model.safetensors", "adapter_model.safetensors", "consolidated.safetensors",
-      "diffusion_pytorch_model.safetensors", "pytorch_lora_weights.safetensors"};
+  constexpr std::array<std::string_view, 7> kWholes = {
+      "model.safetensors",        "adapter_model.safetensors",
+      "consolidated.safetensors", "diffusion_pytorch_model.safetensors",
+      "optimizer.safetensors",    "pytorch_lora_weights.safetensors",
+      "optim.safetensors"};
   return std::ranges::find(kWholes, file) != kWholes.end();
 }
 

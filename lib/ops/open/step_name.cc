@@ -37,13 +37,14 @@ std::optional<std::int64_t> step_of_component(std::string_view name) {
   return std::nullopt;
 }
 
-/// "fp16", "bf16", "int8", "version_0", "v2", "rank0", "part-0": of a type, a release or a part.
+/// "fp16", "bf16", "int8", "version_0", "v2", "rank0", "tp1", "part-0": of a type, a release, a rank
+/// or a part.
 bool is_no_counter(std::string_view before) {
   if (before.ends_with('_') || before.ends_with('-')) before.remove_suffix(1);
   std::size_t begin = before.size();
   while (begin > 0 && is_letter(before[begin - 1])) --begin;
-  constexpr std::array<std::string_view, 9> kOthers = {"fp", "bf",   "int",  "uint", "version",
-                                                       "v",  "rank", "part", "shard"};
+  constexpr std::array<std::string_view, 13> kOthers = {
+      "fp", "bf", "int", "uint", "version", "v", "rank", "part", "shard", "tp", "pp", "mp", "dp"};
   return std::ranges::find(kOthers, before.substr(begin)) != kOthers.end();
 }
 
