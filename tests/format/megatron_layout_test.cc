@@ -48,6 +48,9 @@ TEST_CASE("names say which dim tensor parallelism cuts") {
   CHECK(cut("language_model.encoder.layers.3.mlp.dense_h_to_4h.bias", 1) == 0);
   CHECK(cut("language_model.encoder.layers.3.mlp.dense_4h_to_h.weight", 2) == 1);
   CHECK(cut("optimizer.state.exp_avg.decoder.layers.mlp.linear_fc2.weight", 3) == 2);
+  // GPT-OSS's sinks: one for each attention head, of which ranks have their own.
+  CHECK(cut("decoder.layers.0.self_attention.core_attention.softmax_offset", 1) == 0);
+  CHECK(cut("decoder.layers.self_attention.core_attention.softmax_offset", 2) == 1);
   CHECK(tp_rule("a.matrix").cut == TpCut::kUnknown);
   CHECK(tp_rule("lm_head.dense.weight").cut == TpCut::kReplicated);
   CHECK(tp_rule("decoder.layers.0.mlp.linear_fc1.weight").gated);

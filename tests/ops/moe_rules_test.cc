@@ -137,6 +137,28 @@ TEST_CASE("experts: the hub's names become every side of a family, and come back
   }
 }
 
+TEST_CASE("experts: the optimizer goes to expert-parallel ranks with the order of its groups") {
+  // The hub's order has one matrix of all experts before the next, ranks have all of an expert's.
+  const auto* family = GENERATE("qwen3-moe", "mixtral", "gpt-oss", "glm4-moe", "deepseek-v3");
+  const auto* side = GENERATE("megatron", "megatron-local");
+  INFO(family << " " << side);
+  MemoryFileSystem fs;
+  const std::string hub = hub_state(fs, family);
+  apply(fs, hub, "/stacked.pt",
+        std::string(family) + (family == std::string("gpt-oss") ? ":per-expert" : ":stacked"));
+  for (const std::string& from : {hub, std::string("/stacked.pt")}) {
+    ConvertOptions options = convert_options(from, "/ranks", std::nullopt, "megatron-torch");
+    options.target.mesh = Mesh::parse("ep=3");
+    options.transform.rules =
+        parse_rules_flag(std::string(family) + ":" + side + numbers_of(family));
+    options.verify = true;
+    options.force = true;
+    const ConvertReport report = convert(fs, options);
+    CHECK(report.published);
+    CHECK(report.verified);
+  }
+}
+
 TEST_CASE("experts: DeepSpeed's AutoEP has gate and up apart, the router twice, and comes back") {
   const std::string family = GENERATE("qwen3-moe", "mixtral");
   INFO(family);

@@ -38,7 +38,7 @@ struct IdCandidate {
 /// Per group and id the number of its candidate; nullopt: a doubt remains.
 using IdMatch = std::vector<std::vector<std::size_t>>;
 std::optional<IdMatch> match_by_shape(const std::vector<IdGroup>& groups,
-                                       const std::vector<IdCandidate>& candidates);
+                                      const std::vector<IdCandidate>& candidates);
 
 /// The names that a group records; nullopt: it records none.
 std::optional<std::vector<std::string>> recorded_members(const Value& group);

@@ -50,10 +50,11 @@ class OptimizerOutput {
 
   /// Looks whether a reader would find the same members, in the same order, in a rank's part; if
   /// not, groups record them (kMembers). To be asked for every rank before the first is written.
-  /// Arguments as write() has them. `order`: names of the model's tensors, in its order.
+  /// Arguments as write() has them. `order`: names of the model's tensors, in its order;
+  /// `ep`: expert-parallel ranks.
   void plan_record(const TargetCut& cut, std::int64_t rank,
                    const std::vector<WrittenTensor>& tensors);
-  void plan_order(const std::vector<std::string>& order);
+  void plan_order(const std::vector<std::string>& order, std::int64_t ep);
   /// Writes a rank's part. `rank`: as TargetCut::part takes it. `tensors`: its model dict's, in
   /// order, chunk by chunk. `keeps`: is entry i of the source wanted?
   void write(RankWriter& out, const TargetCut& cut, std::int64_t rank,

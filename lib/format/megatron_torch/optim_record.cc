@@ -8,15 +8,53 @@
 #include <vector>
 
 #include "lib/format/megatron_torch/id_match.h"
+#include "lib/format/megatron_torch/model_names.h"
 #include "lib/format/megatron_torch/optim_output.h"
 #include "lib/format/megatron_torch/optim_parts.h"
 #include "lib/state/parameter_shape.h"
 
 namespace tessera::megatron_torch {
+namespace {
+
+/// As ranks' dicts are read again: of a family of experts those of each rank follow each other.
+std::vector<std::string> order_as_read(const std::vector<std::string>& order, std::int64_t ep) {
+  if (ep <= 1) return order;
+  struct Place {
+    std::size_t anchor = 0;  // of the first of its family
+    std::int64_t expert = 0;
+  };
+  std::map<std::string, std::size_t> anchors;
+  std::map<std::size_t, std::int64_t> counts;  // experts, by anchor
+  std::vector<Place> places;
+  for (const std::string& name : order) {
+    Place place{places.size(), 0};
+    if (const auto expert = expert_name(name)) {
+      place.anchor = anchors.try_emplace(expert->before, place.anchor).first->second;
+      place.expert = expert->expert;
+      std::int64_t& count = counts[place.anchor];
+      count = std::max(count, place.expert + 1);
+    }
+    places.push_back(place);
+  }
+  std::vector<std::size_t> read(order.size());
+  for (std::size_t i = 0; i < read.size(); ++i) read[i] = i;
+  std::ranges::stable_sort(read, {}, [&](std::size_t i) {
+    const auto count = counts.find(places[i].anchor);
+    const std::int64_t share =
+        count == counts.end() ? 1 : std::max<std::int64_t>(1, count->second / ep);
+    return std::pair(places[i].anchor, places[i].expert / share);
+  });
+  std::vector<std::string> out;
+  for (const std::size_t i : read) out.push_back(order[i]);
+  return out;
+}
+
+}  // namespace
 
 /// Ids run through the model: what a reader takes for the order of a group's members.
-void OptimizerOutput::plan_order(const std::vector<std::string>& order) {
+void OptimizerOutput::plan_order(const std::vector<std::string>& names, std::int64_t ep) {
   if (!optim_ || distributed_) return;
+  const std::vector<std::string> order = order_as_read(names, ep);
   for (const Group& group : groups_) {
     std::vector<std::string_view> in_order;
     for (const std::string& name : order)

@@ -110,7 +110,7 @@ class Writer {
     has_further_tokens_ = std::ranges::any_of(
         names, [](const std::string& name) { return name.starts_with("mtp."); });
     optimizer_.check_complete({names.begin(), names.end()});
-    optimizer_.plan_order(names);
+    optimizer_.plan_order(names, grid_.ep);
     note_expert_cuts();
     for (TargetRank rank; rank.pp < grid_.pp; ++rank.pp)
       for (rank.ep = 0; rank.ep < grid_.ep; ++rank.ep)

@@ -24,6 +24,8 @@ constexpr std::array<std::string_view, 8> kReplicated = {
     "binary_head",         "rotary_pos_emb"};
 /// State-space mixers cut these along their one dim.
 constexpr std::array<std::string_view, 3> kMixerVectors = {"A_log", "D", "dt_bias"};
+/// One for each attention head (GPT-OSS's sinks).
+constexpr std::string_view kHeadVector = "softmax_offset";
 
 template <class Names>
 bool has(const Names& names, std::string_view name) {
@@ -65,6 +67,7 @@ TpRule tp_rule(std::string_view fqn) {
   const std::string_view outer = parts.size() > 2 ? parts[parts.size() - 3] : std::string_view();
   if (outer == "mixer" || owner == "mixer") return mixer_rule(owner, leaf);
   if (is_norm(owner) || is_norm(leaf)) return {TpCut::kReplicated, true, false};
+  if (leaf == kHeadVector) return {TpCut::kColumn, true, false};
   if (owner == "experts" && leaf == "weight1") return {TpCut::kRow, false, false};
   if (owner == "experts" && leaf == "weight2") return {TpCut::kColumn, false, false};
   const bool bias = is_numbered(leaf, "bias");
