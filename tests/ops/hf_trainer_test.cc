@@ -405,6 +405,25 @@ TEST_CASE("ids of a model whose order is not known stay without names unless sha
   CHECK(convert(fs, convert_options("/source", "/ids", 2, "torch-dcp")).published);
 }
 
+TEST_CASE("an averaged copy or a further head beside a trainer's weights is no part of them") {
+  const std::string sample = "hf-trainer/llama_adamw";
+  MemoryFileSystem fs;
+  load_sample(fs, sample);
+  const std::size_t tensors = open_checkpoint(fs, "/source").manifest.tensors.size();
+  const auto beside = [&] {
+    const OpenedCheckpoint opened = open_checkpoint(fs, "/source");
+    CHECK(opened.manifest.tensors.size() == tensors);
+    return std::ranges::count(opened.beside, "other.safetensors", &Beside::path);
+  };
+  fs.write_file("/source/other.safetensors", fs.read_file("/source/model.safetensors"));
+  CHECK(beside() == 1);
+  rename_weights(fs, "model.", "other.");
+  const Bytes renamed = fs.read_file("/source/model.safetensors");
+  load_sample(fs, sample);
+  fs.write_file("/source/other.safetensors", renamed);
+  CHECK(beside() == 1);
+}
+
 TEST_CASE("weights of two models beside one optimizer are not joined with it") {
   MemoryFileSystem fs;
   load_sample(fs, "hf-trainer/llama_lora");

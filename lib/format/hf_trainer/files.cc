@@ -106,6 +106,8 @@ std::optional<StateFolder> find_state(const Directory& directory) {
     out.is_fsdp = weights.name == kFsdpWeights;
   }
   if (out.weights.empty()) return std::nullopt;
+  out.has_index = std::ranges::any_of(
+      names, [](const std::string& name) { return name.ends_with(".safetensors.index.json"); });
   for (std::uint64_t number = 1; names.contains(numbered(out.weights, number)); ++number)
     out.more_weights.push_back({numbered(out.weights, number), numbered(kModel, number)});
   return out;

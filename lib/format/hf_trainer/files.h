@@ -28,6 +28,7 @@ struct StateFolder {
   std::string weights;                  // a name that shows them: "model.safetensors", or an index
   bool is_safetensors = false;          // else files of torch.save
   std::vector<StateFile> more_weights;  // of further models, in files of the same kind
+  bool has_index = false;  // which says what is a part of the weights; else each file is by itself
   bool is_adapter = false;
   bool is_fsdp = false;          // of FULL_STATE_DICT
   std::vector<StateFile> files;  // the optimizers first

@@ -62,12 +62,13 @@ bool put_in_model_order(Manifest& weights, std::string_view type) {
   return true;
 }
 
-/// Those of one model: of several each has one file.
+/// Those of one model. Of several each has one file, and so has one without an index: what else lies
+/// there (`ema_model.safetensors`) is no part of it.
 Manifest read_weights(const StateFolder& folder, const std::string& file, const Place& place,
                       const ReadOptions& options) {
   Place at = place;
   if (folder.is_safetensors) {
-    if (!folder.more_weights.empty()) at.file = file;
+    if (!folder.more_weights.empty() || !folder.has_index) at.file = file;
     Manifest weights = st::read_manifest(at, options);
     if (st::looks_like_delta(weights)) st::refuse_delta({});
     return weights;
