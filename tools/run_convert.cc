@@ -21,6 +21,14 @@
 namespace tessera::tools {
 namespace {
 
+/// The format of which a result of this name is one file, where none is asked for; nullptr: none.
+const FormatDriver* file_format(std::string_view destination) {
+  const auto formats = all_formats();
+  const auto found = std::ranges::find_if(
+      formats, [&](const FormatDriver* driver) { return is_one_file(*driver, destination); });
+  return found == formats.end() ? nullptr : *found;
+}
+
 /// What cannot be right whatever the source holds.
 void check_request(const Arguments& a) {
   const std::string command(tool_name(a.tool));
@@ -55,11 +63,15 @@ void check_request(const Arguments& a) {
                      shell_quoted(a.words[0])));
   }
   if (a.tool == Tool::kConvert && a.convert.to.empty() && a.convert.delta_from.empty() &&
-      find_result_format(a.words[1]) == nullptr) {
+      file_format(a.words[1]) == nullptr) {
     std::vector<std::string_view> suffixes;
-    for (const FormatDriver* driver : all_formats())
-      if (const auto suffix = driver->capabilities().result_suffix; !suffix.empty())
-        suffixes.push_back(suffix);
+    for (const FormatDriver* driver : all_formats()) {
+      const Capabilities can = driver->capabilities();
+      if (can.result_suffix.empty()) continue;
+      suffixes.push_back(can.result_suffix);
+      suffixes.insert(suffixes.end(), can.more_result_suffixes.begin(),
+                      can.more_result_suffixes.end());
+    }
     fail(Code::kInvalidArgument,
          fmt::format("ckpt-convert needs --to FORMAT, or a DST that ends in {}",
                      fmt::join(suffixes, ", ")),
@@ -73,6 +85,9 @@ ConvertOptions convert_options(const Arguments& a) {
   options.source = a.words[0];
   options.destination = a.words[1];
   options.from = a.from;
+  if (const FormatDriver* driver = file_format(options.destination);
+      a.tool == Tool::kConvert && options.to.empty() && options.delta_from.empty() && driver)
+    options.to = driver->id();
   options.own = a.own;
   options.command = tool_name(a.tool);
   options.selection = selection(a, a.root);

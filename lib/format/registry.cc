@@ -121,6 +121,12 @@ const FormatDriver* find_result_format(std::string_view destination) {
   return nullptr;
 }
 
+bool is_one_file(const FormatDriver& driver, std::string_view destination) {
+  const auto ends = [&](std::string_view suffix) { return destination.ends_with(suffix); };
+  return find_result_format(destination) == &driver ||
+         std::ranges::any_of(driver.capabilities().more_result_suffixes, ends);
+}
+
 Capabilities capabilities_of(std::string_view id) {
   const FormatDriver* driver = find_format(id);
   return driver != nullptr ? driver->capabilities() : Capabilities{};

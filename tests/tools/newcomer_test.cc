@@ -228,4 +228,28 @@ TEST_CASE("no findings is said of the checkpoint that was looked at") {
   CHECK_THAT(inspect({"optim", source}).out, !Contains("only the second moments"));
 }
 
+TEST_CASE("a result named as one file is one, where its format has such names") {
+  const TemporaryFolder t;
+  const std::string source = case_path("dcp/fsdp2_w2");
+  const auto made = [&](const std::vector<std::string>& words, const std::string& name) {
+    std::vector<std::string> line{built("ckpt-convert"), source, t / name};
+    line.insert(line.end(), words.begin(), words.end());
+    const CommandResult done = run_command(line);
+    INFO(name << ": " << done.err);
+    CHECK(done.exit == 0);
+    return std::filesystem::is_directory(t / name) ? "folder" : "file";
+  };
+  for (const char* name : {"a.pt", "a.pth", "a.ckpt", "a.bin"}) {
+    CAPTURE(name);
+    CHECK(made({}, name) == std::string("file"));
+    CHECK(inspect({"diff", source, t / name}).exit == 0);
+    CHECK(made({"--to", "torch-save"}, "asked_" + std::string(name)) == std::string("file"));
+  }
+  CHECK(made({"--to", "torch-dcp"}, "epoch=0.ckpt") == std::string("folder"));  // Lightning's
+  CHECK(made({"--to", "torch-save"}, "a.step") == std::string("folder"));
+  const CommandResult unclear = run_command({built("ckpt-convert"), source, t / "a.step2"});
+  CHECK(unclear.exit == 2);
+  CHECK_THAT(unclear.err, Contains("a DST that ends in .pt, .pth, .ckpt, .bin, .safetensors"));
+}
+
 }  // namespace newcomer_test

@@ -8,8 +8,8 @@ constexpr std::string_view kPathRule =
     "folder "
     "with a single checkpoint below it. URLs are not opened.";
 constexpr std::string_view kConvertRule =
-    "DST ending in .safetensors, .pt or .h5 is one file and implies --to; anything else is a "
-    "folder. "
+    "DST ending in .safetensors, .pt or .h5 is one file and implies --to, and so is .pth, .ckpt, "
+    ".bin (torch-save) or .hdf5 where no other format is asked for; anything else is a folder. "
     "Nothing shows at DST until all of it is written, synced and proved complete.";
 
 CommandText inspect_text() {

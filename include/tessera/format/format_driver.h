@@ -179,7 +179,10 @@ struct Capabilities {
   std::span<const std::string_view> suffixes = {};      // of files that may be one: ".pt"
   std::span<const std::string_view> folder_files = {};  // globs: naming one means its folder
   std::string_view result_suffix = {};  // DST that ends so is one file of this format; "": none
-  std::string_view preset = {};         // --to this word: TargetRequest::hf_preset
+  /// The same of a DST for which this format was asked: of another, it may be a folder (Lightning's
+  /// sharded `epoch=0.ckpt`).
+  std::span<const std::string_view> more_result_suffixes = {};
+  std::string_view preset = {};  // --to this word: TargetRequest::hf_preset
 
   // What it takes beside the common requests.
   OptionList reads_with = {};

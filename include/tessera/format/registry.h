@@ -17,6 +17,8 @@ const FormatDriver* find_format(std::string_view id);
 const FormatDriver* find_preset(std::string_view name);
 /// The format of which a result of this name is one file, by its suffix; nullptr: a folder.
 const FormatDriver* find_result_format(std::string_view destination);
+/// Whether a result of this name, in this format, is one file.
+bool is_one_file(const FormatDriver& driver, std::string_view destination);
 /// What the format with this id is like; defaults for any other text.
 Capabilities capabilities_of(std::string_view id);
 

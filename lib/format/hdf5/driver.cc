@@ -70,11 +70,13 @@ class Hdf5Driver : public FormatDriver {
   std::string_view id() const override { return "hdf5"; }
   Capabilities capabilities() const override {
     static constexpr std::string_view kSuffixes[] = {".h5", ".hdf5", ".keras"};
+    static constexpr std::string_view kMoreResults[] = {".hdf5"};
     static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag};
     return {.keeps_containers = true,
             .is_weights = true,
             .suffixes = kSuffixes,
             .result_suffix = ".h5",
+            .more_result_suffixes = kMoreResults,
             .writes_with = kWrites};
   }
 

@@ -47,6 +47,7 @@ class TorchSaveDriver : public ArchiveDriver {
   std::string_view id() const override { return "torch-save"; }
   Capabilities capabilities() const override {
     static constexpr std::string_view kFolderFiles[] = {"*.index.json"};
+    static constexpr std::string_view kMoreResults[] = {".pth", ".ckpt", ".bin"};
     static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag};
     return {.keeps_opaque = true,
             .keeps_containers = true,
@@ -56,6 +57,7 @@ class TorchSaveDriver : public ArchiveDriver {
             .suffixes = torch_save::kLoneSuffixes,
             .folder_files = kFolderFiles,
             .result_suffix = ".pt",
+            .more_result_suffixes = kMoreResults,
             .writes_with = kWrites};
   }
 

@@ -165,7 +165,7 @@ const FormatDriver& resolve_target(const ConvertOptions& options, std::string_vi
     fail(Code::kUnsupported, fmt::format("{} is read, not written", id),
          "choose another format with --to, for example torch-dcp");
   check_ranks(driver, request);
-  request.single_file = !implied.empty();
+  request.single_file = is_one_file(driver, options.destination);
   std::string stem = last_component(options.destination);
   if (request.single_file) stem = stem.substr(0, stem.find_last_of('.'));
   request.file_stem = stem;
