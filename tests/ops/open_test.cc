@@ -99,6 +99,18 @@ TEST_CASE("what other libraries wrote is called by its name") {
   CHECK(has(what("a.pt", "\x80\x04}.", "/m/a.pt"), "a pickle that torch.save did not write"));
 }
 
+TEST_CASE("a folder without a checkpoint says what it does hold, and how deep it was searched") {
+  MemoryFileSystem fs;
+  std::string tar(1024, '\0');
+  tar.replace(0, 17, "model_config.yaml");
+  tar.replace(257, 5, "ustar");
+  fs.write_file("/nemo/run.nemo", as_bytes(tar));
+  CHECK(has(refusal(fs, "/nemo").message, "run.nemo is a tar archive"));
+  CHECK(refusal(fs, "/nemo").code == Code::kUnsupported);
+  fs.write_file("/deep/a/b/c/d/notes.txt", as_bytes(std::string("text")));
+  CHECK(has(refusal(fs, "/deep").message, "3 levels down"));
+}
+
 TEST_CASE("a pointer that names nothing is told of, whatever is opened in its place") {
   const std::string garbage = "\x01\x02 not a number " + std::string(8000, 'x');
   for (const std::string& text :

@@ -7,6 +7,7 @@
 #include <tessera/ops/seal.h>
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 
 #include "lib/base/append.h"
@@ -119,6 +120,23 @@ bool is_index_beside_its_file(const FileSystem& fs, const std::string& folder,
 void refuse_other_kind(const std::string& asked, const ReadFile& file) {
   if (const auto kind = other_kind_of(ByteWindow::whole(file)))
     fail(Code::kUnsupported, fmt::format("\"{}\" is {}", printable(asked), kind->what), kind->hint);
+}
+
+/// A folder without a checkpoint: its first file that is healthy and of another kind is called by its
+/// name.
+void refuse_file_of_other_kind(const FileSystem& fs, const std::string& folder,
+                               const std::vector<FileInfo>& entries) {
+  constexpr std::array<std::string_view, 5> kOthers = {".nemo", ".gguf", ".npz", ".pt2", ".zip"};
+  for (const FileInfo& info : entries) {
+    const auto ends = [&](std::string_view suffix) { return info.name.ends_with(suffix); };
+    if (info.type != FileType::kRegular || !std::ranges::any_of(kOthers, ends)) continue;
+    const auto file = storage::open_linked_directory(fs, folder)->open(info.name);
+    if (const auto kind = other_kind_of(ByteWindow::whole(*file)))
+      fail(Code::kUnsupported,
+           fmt::format("\"{}\" holds no checkpoint in a supported format: {} is {}",
+                       printable(folder), printable(info.name), kind->what),
+           kind->hint);
+  }
 }
 
 }  // namespace
@@ -399,11 +417,17 @@ void PathResolver::fail_folder(const std::string& asked) const {
   }
   refuse_links(asked);
   refuse_special_files(asked);
-  const std::string_view other = folder_of_other_library(fs_.open_directory(asked)->list());
+  const std::vector<FileInfo> entries = fs_.open_directory(asked)->list();
+  const std::string_view other = folder_of_other_library(entries);
+  if (!other.empty())
+    fail(Code::kUnsupported,
+         fmt::format("\"{}\" is {}, which is not read here", printable(asked), other));
+  refuse_file_of_other_kind(fs_, asked, entries);
+  const bool has_folders = std::ranges::any_of(
+      entries, [](const FileInfo& info) { return info.type == FileType::kDirectory; });
   fail(Code::kUnsupported,
-       fmt::format("\"{}\" {}", printable(asked),
-                   other.empty() ? "holds no checkpoint in a supported format"
-                                 : fmt::format("is {}, which is not read here", other)));
+       fmt::format("\"{}\" holds no checkpoint in a supported format{}", printable(asked),
+                   has_folders ? fmt::format(", {} levels down", kSearchDepth) : ""));
 }
 
 PathResolver::Attempt PathResolver::rank_folder(const std::string& asked,
