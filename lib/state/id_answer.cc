@@ -266,6 +266,21 @@ std::pair<const Unit*, bool> choose(const Roles& roles, std::int32_t root,
   return {free == fitting.end() ? fitting[0] : *free, fitting.size() == 1};
 }
 
+/// An optimizer of several models that are called like it: "q_optimizer" of "qf1" and "qf2".
+std::optional<IdAnswer> by_common_name(const Answerer& answerer, const std::string& optimizer,
+                                       const std::vector<Unit>& units) {
+  Unit joined;
+  std::size_t models = 0;
+  for (const Unit& unit : units) {
+    if (!names_agree(optimizer, unit.name) || is_copy_name(unit.name)) continue;
+    joined.weights.insert(joined.weights.end(), unit.weights.begin(), unit.weights.end());
+    ++models;
+  }
+  if (models < 2 || !answerer.fits_alone(joined)) return std::nullopt;
+  IdMapping mapping = answerer.map(joined.weights);
+  return IdAnswer{std::move(joined.weights), std::move(mapping), ""};
+}
+
 /// By order and shape: which model, and which of its weights.
 IdAnswer among_models(const Manifest& manifest, const Roles& roles, std::int32_t root,
                       const std::vector<OptimWeight>& weights, const IdShapes& ids,
@@ -281,7 +296,11 @@ IdAnswer among_models(const Manifest& manifest, const Roles& roles, std::int32_t
       if (answerer.fits_alone(unit)) fitting.push_back(&unit);
   std::erase_if(fitting,
                 [&](const Unit* unit) { return fitting.size() > 1 && is_copy_name(unit->name); });
-  if (fitting.empty()) return answerer.among_free(weights, given);
+  if (fitting.empty()) {
+    const std::string& optimizer = roles.optimizers[static_cast<std::size_t>(root)].name;
+    if (auto named = by_common_name(answerer, optimizer, units)) return *std::move(named);
+    return answerer.among_free(weights, given);
+  }
   const auto [chosen, certain] = choose(roles, root, fitting, given);
   IdAnswer answer{chosen->weights, answerer.map(chosen->weights), ""};
   // An optimizer of a part may be one of parameters here and there.

@@ -67,7 +67,7 @@ struct Scene {
       for (const char* leaf : {"exp_avg", "exp_avg_sq"}) {
         std::vector<std::string> items = root;
         items.insert(items.end(), {"state", keys[i], leaf});
-        tensor(items, shapes[i]);
+        tensor(items, shapes[i % 2]);
       }
     std::vector<std::string> items = root;
     items.insert(items.end(), {"param_groups", "0", "params"});
@@ -303,6 +303,19 @@ TEST_CASE("two models of one shape: an optimizer has the one that it stands besi
       CHECK(optim.unlisted_weights.empty());
     }
   }
+}
+
+TEST_CASE("an optimizer of several models has those that are called like it") {
+  Scene scene;  // SAC
+  scene.model("policy").model("qf1").model("qf2").model("qf1_target").model("qf2_target");
+  scene.adam({"q_optimizer"}, {"0", "1", "2", "3"}).adam({"policy_optimizer"}, {"0", "1"});
+  const std::vector<OptimState> found = scene.optimizers();
+  REQUIRE(found.size() == 2);
+  CHECK(weights_of(found[0], scene.manifest) ==
+        std::vector<std::string>{"qf1.0.weight", "qf1.0.bias", "qf2.0.weight", "qf2.0.bias"});
+  CHECK(found[0].issues.empty());
+  CHECK(weights_of(found[1], scene.manifest) ==
+        std::vector<std::string>{"policy.0.weight", "policy.0.bias"});
 }
 
 TEST_CASE("optimizers that share a model have a part of it each") {
