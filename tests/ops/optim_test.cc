@@ -45,11 +45,11 @@ struct Seeded {
 };
 constexpr Seeded kSix[] = {
     {"nan", "OP007", "first.weight",
-     "exp_avg holds NaN or Inf in 1 elements, first at element 5 ([1,2])"},
+     "exp_avg holds NaN or Inf in 1 element, first at element 5 ([1,2])"},
     {"inf", "OP007", "first.bias",
-     "exp_avg_sq holds NaN or Inf in 1 elements, first at element 3 ([3])"},
+     "exp_avg_sq holds NaN or Inf in 1 element, first at element 3 ([3])"},
     {"negative", "OP006", "norm.weight",
-     "exp_avg_sq is negative in 1 elements, first at element 2 ([2])"},
+     "exp_avg_sq is negative in 1 element, first at element 2 ([2])"},
     {"reset_step", "OP004", "norm.bias", "step is 0 where 5 of its group are at 5"},
     {"zeroed", "OP008", "last.weight", "every element of exp_avg_sq is zero at step 5"},
     {"half_missing", "OP001", "last.bias", "exp_avg_sq missing"},

@@ -18,6 +18,9 @@ std::uint64_t parse_size(std::string_view text);
 /// "1.5 GiB": at most four significant characters, for people.
 std::string format_bytes(std::uint64_t bytes);
 
+/// "1 element", "2 elements".
+std::string with_noun(std::int64_t count, std::string_view noun);
+
 /// Escapes `text` so that a name cannot control a terminal or look like another name: control
 /// characters, DEL and invalid UTF-8 become \n, \t or \xNN; characters that reorder text or have no
 /// width become \uNNNN.

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <tessera/base/error.h>
+#include <tessera/base/text.h>
 #include <tessera/format/torch_dcp.h>
 
 #include "lib/format/torch_dcp/names.h"
@@ -33,7 +34,7 @@ class TorchDcpDriver final : public FormatDriver {
   ProbeResult probe(const Place& place) const override {
     using Answer = ProbeResult::Answer;
     if (!place.file.empty()) return {};
-    std::size_t data_files = 0;
+    std::int64_t data_files = 0;
     std::size_t rank_metadata = 0;
     bool has_metadata = false;
     for (const FileInfo& info : place.directory->list()) {
@@ -43,16 +44,16 @@ class TorchDcpDriver final : public FormatDriver {
     }
     // Formats on top of it keep more files beside these.
     if (has_metadata)
-      return {Answer::kYes, fmt::format("has .metadata and {} .distcp files", data_files),
+      return {Answer::kYes,
+              fmt::format("has .metadata and {}", with_noun(data_files, ".distcp file")),
               dcp::kMetadataFile, ProbeResult::Knows::kNames};
     if (rank_metadata > 0 && data_files > 0) {
       return {Answer::kYes, fmt::format("has metadata of {} ranks and {} .distcp files",
                                         rank_metadata, data_files)};
     }
     if (data_files > 0) {
-      return {
-          Answer::kMaybe,
-          fmt::format("has {} .distcp files but no .metadata: an interrupted save", data_files)};
+      return {Answer::kMaybe, fmt::format("has {} but no .metadata: an interrupted save",
+                                          with_noun(data_files, ".distcp file"))};
     }
     return {};
   }

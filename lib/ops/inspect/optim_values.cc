@@ -277,12 +277,14 @@ void judge(const Manifest& manifest, const OptimParameter& p, const Moments& m, 
     const OptimLeaf& leaf = *health.leaf;
     if (health.negative.count && is_one_of(kNeverNegative, leaf.name))
       add(Finding::kNegativeSquare, Severity::kError,
-          fmt::format("{} is negative in {} elements, first at {}", leaf.name,
-                      health.negative.count, place(manifest, leaf, health.negative.first)));
+          fmt::format("{} is negative in {}, first at {}", leaf.name,
+                      with_noun(health.negative.count, "element"),
+                      place(manifest, leaf, health.negative.first)));
     if (health.not_finite.count)
       add(Finding::kNotFinite, Severity::kError,
-          fmt::format("{} holds NaN or Inf in {} elements, first at {}", leaf.name,
-                      health.not_finite.count, place(manifest, leaf, health.not_finite.first)));
+          fmt::format("{} holds NaN or Inf in {}, first at {}", leaf.name,
+                      with_noun(health.not_finite.count, "element"),
+                      place(manifest, leaf, health.not_finite.first)));
     if (!is_one_of(kMoments, leaf.name) || manifest.tensors[leaf.tensor].spec.shape.numel() == 0)
       continue;
     has_moments = true;
@@ -298,12 +300,12 @@ void judge(const Manifest& manifest, const OptimParameter& p, const Moments& m, 
     add(Finding::kZeroStep, Severity::kError, "step is 0 but the moments are not zero");
   if (m.m_without_v.count && !v_zeroed)
     add(Finding::kMomentWithoutSquare, Severity::kWarning,
-        fmt::format("exp_avg is not zero where exp_avg_sq is, in {} elements, first at {}",
-                    m.m_without_v.count, m.m_without_v.first));
+        fmt::format("exp_avg is not zero where exp_avg_sq is, in {}, first at {}",
+                    with_noun(m.m_without_v.count, "element"), m.m_without_v.first));
   if (m.master_differs)
     add(Finding::kMasterDiffers, Severity::kWarning,
-        fmt::format("the master copy rounds to another weight in {} of {} elements",
-                    m.master_differs, m.master_numel));
+        fmt::format("the master copy rounds to another weight in {} of {}", m.master_differs,
+                    with_noun(m.master_numel, "element")));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "lib/ops/open/losses.h"
 
 #include <fmt/format.h>
+#include <tessera/base/text.h>
 #include <tessera/layout/coverage.h>
 
 #include <cstdint>
@@ -41,11 +42,11 @@ void list_lost(const Manifest& manifest, std::vector<Note>& findings) {
       lost += chunk.numel();
     }
     if (lost == 0) continue;
-    findings.push_back(
-        {Finding::kLost, Severity::kError,
-         fmt::format("lost: {} of {} elements, from {} on", lost, tensor.spec.shape.numel(),
-                     manifest.chunk(tensor, first).box.to_string()),
-         manifest.files[manifest.source(tensor, first).file].path, tensor.name});
+    findings.push_back({Finding::kLost, Severity::kError,
+                        fmt::format("lost: {} of {}, from {} on", lost,
+                                    with_noun(tensor.spec.shape.numel(), "element"),
+                                    manifest.chunk(tensor, first).box.to_string()),
+                        manifest.files[manifest.source(tensor, first).file].path, tensor.name});
   }
 }
 
