@@ -1,7 +1,7 @@
 """What frameworks saved goes through other formats and back, and they resume from it: after the same further steps every parameter equals, bit for bit,
 that of the run that resumed from the framework's own file. Each part is named on the command line or, without a name, played where its framework is
 installed; what is not played is said."""
-import functools, importlib.util, pathlib, shutil, sys, tempfile
+import functools, importlib.util, pathlib, shutil, subprocess, sys, tempfile
 from support import done, tool
 import torch
 
@@ -124,7 +124,51 @@ def lightning(folder):
         assert trainer.global_step == 9, (way, trainer.global_step)
         same(got, want, way)
         checked += 1
-    return checked
+    return checked + lightning_folder(folder, source)
+
+
+def equal(a, b):
+    if torch.is_tensor(a):
+        return torch.is_tensor(b) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return type(a) is type(b) and (a == b or a.__dict__ == b.__dict__)
+
+
+def lightning_folder(folder, saved):
+    """A sharded checkpoint as Lightning's FSDP saves it, with what is no tensor in meta.pt: Lightning knows the resharded folder as its own, and its
+    script makes the same file of it."""
+    import torch.distributed.checkpoint as dcp
+    state = torch.load(saved, weights_only=False)
+    model = state.pop("state_dict")
+    names = list(model)
+    optimizer, = state.pop("optimizer_states")
+    optimizer["state"] = {names[id]: leaves for id, leaves in optimizer["state"].items()}
+    for group in optimizer["param_groups"]:
+        group["params"] = [names[id] for id in group["params"]]
+    source = folder / "epoch=0.ckpt"
+    dcp.save({"model": model, "optimizer_0": optimizer}, checkpoint_id=source, no_dist=True)
+    torch.save(state, source / "meta.pt")
+
+    def consolidated(sharded):
+        file = folder / "consolidated.ckpt"
+        subprocess.run([sys.executable, "-m", "lightning.pytorch.utilities.consolidate_checkpoint", str(sharded), "--output_file", str(file)], check=True)
+        made = torch.load(file, weights_only=False)
+        file.unlink()
+        return {key: made[key] for key in sorted(made)}
+
+    from lightning.fabric.strategies.fsdp import _is_sharded_checkpoint
+    want = consolidated(source)
+    for ranks in (2, 3):
+        there = folder / f"of_{ranks}.ckpt"
+        tool("ckpt-reshard", source, there, "--world-size", ranks, "--verify")
+        assert _is_sharded_checkpoint(there), ranks
+        got = consolidated(there)
+        bad = [key for key in {*want, *got} if not equal(want.get(key), got.get(key))]
+        assert not bad, f"{ranks} ranks: {bad[0]}: {got.get(bad[0])} for {want.get(bad[0])}"
+    return 2
 
 
 def peft(folder):
