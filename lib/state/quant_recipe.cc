@@ -168,7 +168,14 @@ class RecipeMaker {
     ScaledWeight w;
     w.codes = {CodeForm::kElements, codes().dtype, 8, 0};
     set_matrix(w, codes().shape);
-    const std::string place = place_scales(w, codes().shape, scale());
+    std::string place;
+    if (scale().dtype == DType::kUInt8) {  // MXFP8
+      place_groups(w, codes().shape, kMxGroup);
+      w.exponents = true;
+      place = fmt::format("powers of two, groups of {}", kMxGroup);
+    } else {
+      place = place_scales(w, codes().shape, scale());
+    }
     take(QuantSlot::kScale);
     place_zeros(w);
     take_groups(w);
@@ -327,6 +334,8 @@ class RecipeMaker {
   }
 
   void make_packed_floats() {
+    require(facts_.packed_bits.value_or(4) == 4,
+            fmt::format("codes of {} bits are not read", facts_.packed_bits.value_or(0)));
     if (has(QuantSlot::kSecondScale)) return make_nvfp4(ScaledWeight::Second::kDividedBy, "NVFP4");
     const bool exponents = scale().dtype == DType::kUInt8 || scale().dtype == DType::kFloat8E8M0Fnu;
     require(exponents, "its scales are of no type that is known for such codes");

@@ -189,10 +189,12 @@ class WeightFinder {
     }
   }
 
-  /// A float beside the codes, that is no larger than they are.
+  /// A float beside the codes (of MXFP8 an exponent in a byte), that is no larger than they are.
   bool scales_fit(std::uint32_t codes, std::uint32_t scale) {
     const TensorSpec& of = manifest_.tensors[scale].spec;
-    return codes != scale && is_floating(of.dtype) &&
+    const bool exponents =
+        of.dtype == DType::kUInt8 && is_small_float(manifest_.tensors[codes].spec.dtype);
+    return codes != scale && (is_floating(of.dtype) || exponents) &&
            of.shape.numel() <= manifest_.tensors[codes].spec.shape.numel();
   }
 

@@ -383,6 +383,31 @@ TEST_CASE("rules and --vocab-size never part codes from their scales") {
   CHECK(status_of(fs, options).code == Code::kOk);
 }
 
+TEST_CASE("renames that part codes from their scales are warned of") {
+  MemoryFileSystem fs;
+  const std::string source = load_sample(fs, "quantized/fp8_block_deepseek");
+  const auto warned = [&](const char* rules, const char* to) {
+    ConvertOptions options = convert_options(source, to, std::nullopt, "safetensors");
+    options.names.map = parse_name_map(rules);
+    return by_code(convert(fs, options).notes)["CK062"].size();
+  };
+  CHECK(warned("model.layers.0.mlp.gate_proj.* layers.0.w1.*", "/both") == 0);
+  CHECK(warned("model.layers.0.mlp.gate_proj.weight layers.0.w1.weight", "/codes") == 1);
+}
+
+TEST_CASE("MXFP8 has a power of two for each 32 of a row") {
+  MemoryFileSystem fs;
+  const std::string header =
+      R"({"q.weight_scale":{"dtype":"U8","shape":[1,2],"data_offsets":[0,2]},)"
+      R"("q.weight":{"dtype":"F8_E4M3","shape":[1,64],"data_offsets":[2,66]}})";
+  const std::string data = std::string("\x80\x7e", 2) + std::string(64, '\x38');
+  fs.write_file("/q.safetensors", as_bytes(safetensors_of(header, data)));
+  REQUIRE(convert(fs, dequantizing("/q.safetensors", "/out", DType::kFloat32)).published);
+  std::vector<float> wanted(64, 0.5F);
+  std::fill_n(wanted.begin(), 32, 2.0F);
+  CHECK(open_checkpoint(fs, "/out").read<float>("q.weight") == wanted);
+}
+
 TEST_CASE("weights that are objects of torchao's classes become plain ones") {
   MemoryFileSystem fs;
   const std::string source = load_sample(fs, "torchao/weights");

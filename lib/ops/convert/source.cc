@@ -27,6 +27,7 @@
 #include "lib/ops/edit/extra_state.h"
 #include "lib/ops/edit/megatron_places.h"
 #include "lib/ops/edit/module_names.h"
+#include "lib/ops/edit/quant_guard.h"
 #include "lib/ops/edit/rank_state.h"
 #include "lib/ops/open/beside.h"
 #include "lib/ops/open/damage_elsewhere.h"
@@ -457,9 +458,12 @@ void Conversion::note_turned_experts(const std::vector<std::string>& blocks) {
 void Conversion::transform() {
   dequantize_source();
   const AliasEntries recorded(source_.manifest);
+  std::vector<QuantPart> parts;
+  if (!options_.names.empty()) parts = quant_parts(source_.manifest);
   if (AppliedTransformation renamed = apply_renames(source_.manifest, options_.names);
       renamed.tensors > 0) {
     report_.transformations.push_back(std::move(renamed));
+    append(report_.notes, parts_left_alone(source_.manifest, parts));
   }
   if (request_.hf_preset) clean_names();
   LentArguments lent(source_.manifest.state, arguments_);

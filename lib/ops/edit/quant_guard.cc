@@ -6,9 +6,6 @@
 #include <tessera/state/roles.h>
 
 #include <unordered_map>
-#include <vector>
-
-#include "lib/state/quant_parts.h"
 
 namespace tessera {
 namespace {
@@ -48,6 +45,19 @@ void refuse_codes_alone(const Manifest& manifest, const std::set<std::string>& c
                      printable(found->second), printable(fqn)),
          "--dequantize makes plain weights first");
   }
+}
+
+std::vector<Note> parts_left_alone(const Manifest& manifest, const std::vector<QuantPart>& before) {
+  const std::vector<QuantPart> after = quant_parts(manifest);
+  std::size_t alone = 0, first = 0;
+  for (std::size_t i = 0; i < before.size(); ++i)
+    if (before[i] != QuantPart::kNone && after[i] == QuantPart::kNone && alone++ == 0) first = i;
+  if (alone == 0) return {};
+  return {{Finding::kMissingScale, Severity::kWarning,
+           fmt::format("{} tensor{} of quantized weights: by the new names codes and scales do not "
+                       "belong together; rename both alike",
+                       alone, alone == 1 ? "" : "s"),
+           "", manifest.tensors[first].name}};
 }
 
 }  // namespace tessera

@@ -1,11 +1,15 @@
 #pragma once
 // Codes of a quantized weight are numbers only with what lies beside them: who changes or renames
 // codes has to take that along.
+#include <tessera/state/findings.h>
 #include <tessera/state/manifest.h>
 
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "lib/state/quant_parts.h"
 
 namespace tessera {
 
@@ -14,5 +18,9 @@ namespace tessera {
 void refuse_codes_alone(const Manifest& manifest, const std::set<std::string>& changed,
                         const std::set<std::string>& taken, std::string_view by,
                         bool rows_alone = false);
+
+/// A warning where new names part scales and the like from their codes. `before`: quant_parts() of
+/// the same tensors under their old names.
+std::vector<Note> parts_left_alone(const Manifest& manifest, const std::vector<QuantPart>& before);
 
 }  // namespace tessera
