@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <set>
 
 #include "tests/format/megatron_fixture.h"
 #include "tests/support/note_text.h"
@@ -178,6 +179,31 @@ TEST_CASE("the last rank's folder without its file is a missing rank, too") {
   std::string message;
   CHECK(folders.failure(message) == Code::kCorrupt);
   CHECK_THAT(message, Catch::Contains("mp_rank_02/model_optim_rng.pt"));
+}
+
+TEST_CASE("what quantizers measured is each rank's own where ranks differ, and stops nothing") {
+  // modelopt's weight_quantizer._amax, of the rank's own part of the weight.
+  for (const bool differs : {false, true}) {
+    RankFolders folders;
+    for (const int t : {0, 1}) {
+      RankArchive archive;
+      const float amax = differs ? 1.0F + static_cast<float>(t) : 1.0F;
+      folders.write_rank(
+          "mp_rank_0" + std::to_string(t), archive,
+          {{"mlp.linear_fc1.weight", archive.tensor(Shape{2, 2}, std::vector<float>(4, amax))},
+           {"mlp.linear_fc1.weight_quantizer._amax",
+            archive.tensor(Shape{1}, std::vector<float>{amax})}});
+    }
+    std::set<std::string> names;
+    for (const auto& [name, line] : folders.content()) names.insert(name);
+    const std::string own = "model.mlp.linear_fc1.weight_quantizer._amax";
+    if (differs)
+      CHECK(names == std::set<std::string>{"model.mlp.linear_fc1.weight",
+                                           "_extra_state.rank_0." + own,
+                                           "_extra_state.rank_1." + own});
+    else
+      CHECK(names == std::set<std::string>{"model.mlp.linear_fc1.weight", own});
+  }
 }
 
 TEST_CASE("folders of another depth without a model's file are no ranks of the model") {

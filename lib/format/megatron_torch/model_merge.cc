@@ -42,6 +42,13 @@ LayerCounts count_experts(const StateDict& state) {
 
 bool is_extra_state(std::string_view name) { return name.ends_with("_extra_state"); }
 
+/// What a module has beside weights, of each rank its own: Transformer Engine's _extra_state, and what
+/// modelopt's quantizers measured (weight_quantizer._amax).
+bool is_of_rank(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  return is_extra_state(name) || (dot != name.npos && name.substr(0, dot).ends_with("_quantizer"));
+}
+
 }  // namespace
 
 std::vector<std::string> model_keys(const Value& root) {
@@ -68,7 +75,7 @@ void ModelMerge::run() {
   const bool of_ranks = keep_extra_state();
   TensorMerge merge(ranks_);
   for (const Leaf* leaf : ordered()) {
-    if (of_ranks && is_extra_state(leaf->rule_name)) continue;
+    if (of_ranks && is_of_rank(leaf->rule_name)) continue;
     if (leaf->replicas.empty()) {
       ranks_.builder.add_value(leaf->file, leaf->path, leaf->value);
     } else {
@@ -114,7 +121,7 @@ bool ModelMerge::keep_extra_state() {
     for (const std::string& key : keys_) {
       ValueDict own;
       for (const StateEntry& entry : leaves_of(*ranks_.root(file).find(key)).entries)
-        if (is_extra_state(entry.name)) own.emplace_back(Value::string(entry.name), entry.value);
+        if (is_of_rank(entry.name)) own.emplace_back(Value::string(entry.name), entry.value);
       if (own.empty()) continue;
       ranks_.builder.add_state(file.file, Value::dict({{Value::string(key), Value::dict(own)}}),
                                {key_item(kRankExtraState), key_item(fmt::format("rank_{}", rank))},
@@ -125,8 +132,9 @@ bool ModelMerge::keep_extra_state() {
   manifest.provenance[std::string(kGridProvenance)] =
       grid_text(ranks_.grid.tp, ranks_.grid.pp, ranks_.grid.ep);
   manifest.notes.push_back({Finding::kRankState, Severity::kInfo,
-                            "the modules' _extra_state (Transformer Engine's) differs from rank to "
-                            "rank: each rank's own is kept, and fits the same mesh alone",
+                            "the modules' _extra_state (Transformer Engine's), or what their "
+                            "quantizers measured, differs from rank to rank: each rank's own is "
+                            "kept, and fits the same mesh alone",
                             "", ""});
   return true;
 }
@@ -257,12 +265,12 @@ void ModelMerge::add_leaf(std::size_t chunk, const RankFile& file, const StateEn
   const Path path = whole_path(file, entry.path, layers, experts);
   const std::string name = dotted(path);
   Leaf& known = leaf(path);
-  if (is_extra_state(entry.name)) extra_[name].emplace_back(file.file, entry.value);
+  if (is_of_rank(entry.name)) extra_[name].emplace_back(file.file, entry.value);
   if (!entry.value.is_tensor()) {
     if (known.value.is_none() && known.replicas.empty()) {
       known.file = file.file;
       known.value = entry.value;
-    } else if (!(known.value == entry.value) && !is_extra_state(entry.name)) {
+    } else if (!(known.value == entry.value) && !is_of_rank(entry.name)) {
       ranks_.findings.note(Finding::kDifferentValues, Severity::kWarning,
                            "ranks stored different values; the first rank's is used", file.path,
                            name);
