@@ -230,6 +230,12 @@ TEST_CASE("the hub's files keep what is equal and that no loader ties again") {
   options = convert_options("/m", "/untied", std::nullopt, "hf");
   CHECK(convert(fs, options).dropped.empty());
   CHECK(tensors_at(fs, "/untied").size() == 7);
+  const std::string t5 =
+      R"({"decoder.embed_tokens.weight":{"dtype":"U8","shape":[2,4],"data_offsets":[0,8]},)"
+      R"("shared.weight":{"dtype":"U8","shape":[2,4],"data_offsets":[8,16]}})";
+  fs.write_file("/t5/model.safetensors", as_bytes(safetensors_of(t5, "embeddedembedded")));
+  options = convert_options("/t5", "/t5.hf", std::nullopt, "hf");
+  CHECK(convert(fs, options).dropped == std::vector<std::string>{"decoder.embed_tokens.weight"});
 }
 
 TEST_CASE("flags whose patterns match nothing are refused by name") {

@@ -81,11 +81,15 @@ std::map<std::string, std::vector<Weight>> weights_by_root(const Manifest& manif
 
 bool is_outside_of_layers(const Weight& weight) { return !in_numbered_layer(weight.fqn); }
 
+/// T5's and BART's embedding, which encoder, decoder and output layer have copies of.
+bool is_shared_embedding(const Weight& weight) {
+  return weight.fqn == "shared.weight" || weight.fqn.ends_with(".shared.weight");
+}
+
 /// Of an embedding and an output layer, loaders look for the embedding.
 bool is_embedding(const Weight& weight) {
-  const std::string_view fqn = weight.fqn;
-  const bool named = fqn.find("embed") != fqn.npos || fqn.ends_with("wte.weight") ||
-                     fqn == "shared.weight" || fqn.ends_with(".shared.weight");
+  const bool named =
+      weight.fqn.find("embed") != std::string::npos || weight.fqn.ends_with("wte.weight");
   return named && is_outside_of_layers(weight);
 }
 
@@ -148,7 +152,7 @@ std::vector<std::pair<std::string, std::string>> find_ties(const Manifest& manif
   for (const auto& [root, weights] : weights_by_root(manifest)) {
     for (const TieGroup& group : tie_groups(manifest, reader, weights)) {
       auto kept = std::ranges::find_if(group, &Weight::has_state);
-      for (const auto& is_preferred : {is_embedding, is_outside_of_layers})
+      for (const auto& is_preferred : {is_shared_embedding, is_embedding, is_outside_of_layers})
         if (kept == group.end()) kept = std::ranges::find_if(group, is_preferred);
       if (kept == group.end()) kept = group.begin();
       for (const Weight& weight : group) {
