@@ -437,6 +437,10 @@ TEST_CASE("weights that are objects of torchao's classes become plain ones") {
     CHECK(plain.tensor(name).spec == TensorSpec{DType::kBFloat16, Shape({16, 64})});
     CHECK(plain.read<float>(name) == numbers);
   }
+  options.to = "hf";
+  options.destination = "/hf";
+  REQUIRE(convert(fs, options).published);
+  CHECK(content_at(fs, "/hf").tensors == content_at(fs, "/out.pt").tensors);
 }
 
 TEST_CASE("without quantized weights there is nothing to dequantize") {

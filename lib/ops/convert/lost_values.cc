@@ -9,6 +9,7 @@
 
 #include "lib/format/value_policy.h"
 #include "lib/state/model_roots.h"
+#include "lib/state/tensor_wrapper.h"
 
 namespace tessera {
 namespace {
@@ -47,12 +48,14 @@ std::string kind_of(const StateEntry& entry) {
 
 }  // namespace
 
-void refuse_lost_values(const Manifest& manifest, const Roles& roles,
-                        const TargetRequest& request) {
+void refuse_lost_values(const Manifest& manifest, const Roles& roles, const TargetRequest& request,
+                        bool dequantizes) {
   const bool may_go = request.opaque == KeepPolicy::kDrop || request.values == KeepPolicy::kDrop;
   for (std::size_t i = 0; i < manifest.state.entries.size(); ++i) {
     const StateEntry& entry = manifest.state.entries[i];
     if (entry.value.is_tensor()) continue;
+    // --dequantize makes a tensor of it, or refuses.
+    if (dequantizes && !wrapper_class(entry.value).empty()) continue;
     const bool is_model = roles.entries[i].role == Role::kModel;
     const bool is_kept = request.values == KeepPolicy::kKeep && class_of(entry).empty();
     if (is_model && !may_go && !is_kept && holds_weights(entry.value)) refuse_weights(entry);

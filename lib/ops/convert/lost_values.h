@@ -10,7 +10,9 @@ namespace tessera {
 /// Checks what --to hf leaves out. Throws kUnsupported for weights that are objects around tensors,
 /// or dicts of them kept as one value, unless --opaque or --values says that they may go; and for
 /// any value, object or part of a state under --values error or --opaque error, which hold for
-/// everything that no other flag leaves out.
-void refuse_lost_values(const Manifest& manifest, const Roles& roles, const TargetRequest& request);
+/// everything that no other flag leaves out. `dequantizes`: objects around tensors are to become
+/// plain weights, or to be refused, later on.
+void refuse_lost_values(const Manifest& manifest, const Roles& roles, const TargetRequest& request,
+                        bool dequantizes = false);
 
 }  // namespace tessera

@@ -265,7 +265,7 @@ void Conversion::edit_optimizers() {
 void Conversion::take_model_only() {
   Manifest& manifest = source_.manifest;
   const Roles roles = find_roles(manifest.state);
-  refuse_lost_values(manifest, roles, request_);
+  refuse_lost_values(manifest, roles, request_, transformations_.dequantize.has_value());
   if (roles.model_roots.size() > 1) {
     fail(Code::kUnsupported,
          fmt::format("there are several models: {}", fmt::join(roles.model_roots, ", ")),
