@@ -349,6 +349,10 @@ OptimReport inspect_optimizer(OpenedCheckpoint& checkpoint, OpenedCheckpoint* ot
       canonical_optim_states(checkpoint.manifest, find_roles(checkpoint.manifest.state));
   std::vector<OptimState> others;
   if (other) others = canonical_optim_states(other->manifest, find_roles(other->manifest.state));
+  if (options.values) {
+    locate_optimizers(checkpoint, states, options.transfer);
+    if (other) locate_optimizers(*other, others, options.transfer);
+  }
   for (std::size_t i = 0; i < states.size(); ++i) {
     const OptimState* partner = i < others.size() ? &others[i] : nullptr;
     report.optimizers.push_back(

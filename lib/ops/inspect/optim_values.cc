@@ -35,8 +35,18 @@ void add_tensors(const OptimParameter& p, std::vector<std::uint32_t>& tensors) {
   if (p.weight != kNoTensor) tensors.push_back(p.weight);
 }
 
+bool is_pending(const Manifest& manifest, std::uint32_t tensor) {
+  const StoredTensor& stored = manifest.tensors[tensor];
+  for (std::uint32_t chunk = 0; chunk < stored.chunk_count; ++chunk)
+    if (manifest.source(stored, chunk).kind == Source::Kind::kPending) return true;
+  return false;
+}
+
+/// Archives are opened anew each time, however few tensors of theirs are asked for.
 void locate(OpenedCheckpoint& checkpoint, std::vector<std::uint32_t> tensors,
             const TransferOptions& transfer) {
+  std::erase_if(tensors, [&](std::uint32_t t) { return !is_pending(checkpoint.manifest, t); });
+  if (tensors.empty()) return;
   sort_unique(tensors);
   checkpoint.locate(tensors, read_options(transfer));
 }
@@ -55,6 +65,12 @@ using ReadNumber = std::function<std::optional<double>(const Value*)>;
 std::uint32_t option_tensor(const OptimGroup& group, std::string_view option) {
   const Value* value = group.find(option);
   return value != nullptr && value->is_tensor() ? value->tensor_index() : kNoTensor;
+}
+
+void add_option_tensors(const OptimGroup& group, std::vector<std::uint32_t>& tensors) {
+  for (const std::string_view option : {"lr", "eps"})
+    if (const std::uint32_t tensor = option_tensor(group, option); tensor != kNoTensor)
+      tensors.push_back(tensor);
 }
 
 void add_options(const OptimGroup& group, const ReadNumber& number, Hyper& hyper) {
@@ -325,6 +341,20 @@ std::vector<std::optional<double>> plain_steps(const OptimState& optim) {
   return steps;
 }
 
+void locate_optimizers(OpenedCheckpoint& checkpoint, const std::vector<OptimState>& optimizers,
+                       const TransferOptions& transfer) {
+  std::vector<std::uint32_t> tensors;
+  for (const OptimState& optim : optimizers) {
+    for (const OptimParameter& p : optim.parameters) {
+      add_tensors(p, tensors);
+      for (const std::uint32_t step : {p.own_step.tensor, p.group_step.tensor})
+        if (step != kNoTensor) tensors.push_back(step);
+    }
+    for (const OptimGroup& group : optim.groups) add_option_tensors(group, tensors);
+  }
+  locate(checkpoint, std::move(tensors), transfer);
+}
+
 std::vector<std::optional<double>> read_steps(OpenedCheckpoint& checkpoint, const OptimState& optim,
                                               const TransferOptions& transfer) {
   std::vector<std::optional<double>> steps = plain_steps(optim);
@@ -349,10 +379,7 @@ MomentScan scan_moments(OpenedCheckpoint& checkpoint, const OptimState& optim,
   MomentScan scan;
   std::vector<std::uint32_t> tensors;
   for (const OptimParameter& p : optim.parameters) add_tensors(p, tensors);
-  for (const OptimGroup& group : optim.groups)
-    for (const std::string_view option : {"lr", "eps"})
-      if (const std::uint32_t tensor = option_tensor(group, option); tensor != kNoTensor)
-        tensors.push_back(tensor);
+  for (const OptimGroup& group : optim.groups) add_option_tensors(group, tensors);
   locate(checkpoint, tensors, transfer);
   const Manifest& manifest = checkpoint.manifest;
   const TensorReader options(manifest, *checkpoint.directory, looking(transfer));

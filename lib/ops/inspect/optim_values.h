@@ -9,6 +9,10 @@
 
 namespace tessera {
 
+/// Finds where the tensors of all lie, at once: what follows does not open archives for each.
+void locate_optimizers(OpenedCheckpoint& checkpoint, const std::vector<OptimState>& optimizers,
+                       const TransferOptions& transfer);
+
 /// Step of each of optim.parameters: its own, else its group's; plain values only.
 std::vector<std::optional<double>> plain_steps(const OptimState& optim);
 /// The same, steps stored as one-element tensors read.
