@@ -12,6 +12,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/state/key_text.h"
 #include "tests/support/convert_case.h"
 #include "tests/support/note_text.h"
 #include "tests/support/rank_archive.h"
@@ -224,6 +225,38 @@ TEST_CASE("keys at the top are numbers or text, too") {
     const std::string result = std::string("/") + format;
     converted(files, format, result);
     CHECK(files.diff("/a.pt", result).equal);
+  }
+}
+
+TEST_CASE("a key is what it is, whatever its text") {
+  for (const Value& key :
+       {Value::real(1.5), Value(), Value::boolean(true), tuple({number(1), number(2)})}) {
+    const std::string spelt = key_text(key);
+    for (const bool ordered : {false, true}) {
+      for (const bool at_top : {false, true}) {
+        INFO(spelt << (ordered ? " in an OrderedDict" : "") << (at_top ? " at the top" : ""));
+        Files files;
+        const auto save = [&](const std::string& path, const Value& of) {
+          ValueDict items{{text("first"), number(4)}, {of, number(5)}, {number(7), number(6)}};
+          const Value made =
+              ordered ? Value::ordered_dict(std::move(items), {}) : Value::dict(std::move(items));
+          at_top ? files.fs.write_file(path, RankArchive().render(made)) : files.save(path, made);
+        };
+        save("/a.pt", key);
+        save("/b.pt", text(spelt));
+        CHECK(place_of_difference(files) == ".keys()");
+        for (const char* format : {"torch-save", "torch-rank-files", "safetensors"}) {
+          INFO(format);
+          const std::string result = std::string("/") + format;
+          converted(files, format, result);
+          CHECK(files.diff("/a.pt", result).equal);
+          CHECK_FALSE(files.diff("/b.pt", result).equal);
+          CHECK(files.hash("/a.pt").values_root == files.hash(result).values_root);
+        }
+        converted(files, "torch-dcp", "/dcp");  // it keeps keys as text, and says so
+        CHECK(files.diff("/a.pt", "/dcp").equal);
+      }
+    }
   }
 }
 

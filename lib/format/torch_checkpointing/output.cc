@@ -3,6 +3,9 @@
 #include <tessera/base/text.h>
 #include <tessera/format/torch_checkpointing.h>
 
+#include <algorithm>
+#include <set>
+
 #include "lib/format/torch_checkpointing/items.h"
 #include "lib/format/torch_checkpointing/metadata.h"
 #include "lib/format/torch_checkpointing/metadata_writer.h"
@@ -29,6 +32,23 @@ std::pair<std::string, Path> split_item(const Path& path) {
   return {std::move(item), std::move(rest)};
 }
 
+/// Names of items are text.
+void refuse_other_keys(const StateDict& state) {
+  const auto note = std::ranges::find_if(state.containers, [](const ContainerNote& container) {
+    return container.path.empty() && container.kind == Value::Kind::kDict;
+  });
+  if (note == state.containers.end() || !note->attributes.is_dict()) return;
+  std::set<std::string_view> texts;
+  for (const auto& [text, key] : note->attributes.as_dict()) texts.insert(text.as_string());
+  for (const StateEntry& entry : state.entries)
+    if (!entry.path.empty() && texts.contains(entry.path.front().key))
+      fail(Code::kUnsupported,
+           fmt::format("a key at the top, {}, is no text, as the name of an item is",
+                       printable(entry.path.front().key)),
+           "leave what is below it out with --exclude, or go by way of --to torch-dcp, which makes "
+           "keys text");
+}
+
 MetadataForm form_of(const Manifest& source, const TargetRequest& request) {
   MetadataForm out;
   const auto stored = [&](std::string_view key) {
@@ -45,6 +65,7 @@ MetadataForm form_of(const Manifest& source, const TargetRequest& request) {
 }  // namespace
 
 OutputPlan plan_output(const Manifest& source, const TargetRequest& request) {
+  refuse_other_keys(source.state);
   const MetadataForm form = form_of(source, request);
   rank_files::ItemForm items;
   items.format = "torch-checkpointing";

@@ -168,7 +168,9 @@ class Opener {
   void add_containers(StateDict& state, const Path& prefix, std::uint32_t file) {
     for (ContainerNote& note : state.containers) {
       note.path.insert(note.path.begin(), prefix.begin(), prefix.end());
-      if (!containers_.insert(dotted(note.path)).second) continue;
+      // A dict may have a kind, and keys that are no text.
+      const bool of_keys = note.kind == Value::Kind::kDict && note.attributes.is_dict();
+      if (!containers_.emplace(dotted(note.path), of_keys).second) continue;
       const std::size_t before = note.entries_before;
       out_.containers.push_back(
           {std::move(note), file,
@@ -218,7 +220,7 @@ class Opener {
   Findings& findings_;
   RankStates out_;
   std::unordered_map<std::string, std::size_t> by_name_;
-  std::set<std::string> containers_;
+  std::set<std::pair<std::string, bool>> containers_;
   std::map<std::int64_t, std::uint32_t> world_sizes_;  // as ShardedTensors say -> a file
   std::int64_t most_ = 0;
   FirstReason first_;

@@ -20,6 +20,7 @@
 #include "lib/ops/inspect/hashed_compare.h"
 #include "lib/ops/inspect/listing.h"
 #include "lib/ops/inspect/value_difference.h"
+#include "lib/state/key_text.h"
 #include "lib/state/role_names.h"
 #include "lib/state/tensor_wrapper.h"
 
@@ -166,21 +167,21 @@ class ValueProof {
                             : false;
       const bool gone = may_drop && here == after.end();
       if (!same && !gone)
-        differs("the dict {} is of another kind, or has numbers for text as keys", quoted(name));
+        differs("the dict {} is of another kind, or has other keys that are no text", quoted(name));
     }
   }
   static std::string quoted(const std::string& name) {
     return name.empty() ? "at the top" : fmt::format("\"{}\"", name);
   }
-  /// Dicts that are of the same kind have the same integers as keys.
+  /// Dicts that are of the same kind have the same keys that are no text.
   static bool is_same_type(const Value& a, const Value& b) {
-    const auto numbers = [](const Value& dict) {
-      std::set<std::int64_t> out;
+    const auto keys = [](const Value& dict) {
+      std::set<std::pair<Value::Kind, std::string>> out;
       for (const auto& [key, none] : dict.as_dict())
-        if (key.is_int()) out.insert(key.as_int());
+        if (!key.is_string()) out.emplace(key.kind(), key_text(key));
       return out;
     };
-    return a.kind() == b.kind() && numbers(a) == numbers(b);
+    return a.kind() == b.kind() && keys(a) == keys(b);
   }
 
   static constexpr std::uint64_t kMostPrinted = std::uint64_t{1} << 22;

@@ -16,7 +16,9 @@ StateDict flattened_anew(const StateDict& state) {
   // A list without its empty dicts may be a leaf where it was none: the second pass sees to that,
   // and a third would change nothing.
   std::vector<ContainerNote> kinds = std::move(leaves.containers);
-  std::erase_if(kinds, [](const ContainerNote& note) { return note.kind == Value::Kind::kDict; });
+  std::erase_if(kinds, [](const ContainerNote& note) {
+    return note.kind == Value::Kind::kDict && note.attributes.is_none();
+  });
   leaves.containers.clear();
   StateDict settled = flatten(unflatten(leaves), budget);
   settled.containers = std::move(kinds);

@@ -17,22 +17,36 @@ namespace {
 struct Contents {
   Value::Kind kind = Value::Kind::kDict;
   Value attributes;
+  Value other_keys;            // from texts to the keys that are neither text nor integers, or None
   std::vector<PathItem> keys;  // in order
   bool values = false;
   bool tensors = false;
 };
 
 /// The dict with its type alone: of an OrderedDict the keys as well, whose order counts, of others
-/// the integer keys, which are no text.
+/// those that are no text.
 Value type_of(const Contents& contents) {
   ValueDict keys;
+  std::map<std::string_view, const Value*> others;  // by text
+  if (contents.other_keys.is_dict())
+    for (const auto& [text, key] : contents.other_keys.as_dict())
+      others.emplace(text.as_string(), &key);
   for (const PathItem& key : contents.keys) {
     if (key.kind == PathItem::Kind::kIntKey)
       keys.emplace_back(Value::integer(key.index), Value());
+    else if (const auto other = others.find(key.key); other != others.end())
+      keys.emplace_back(*other->second, Value());
     else if (contents.kind == Value::Kind::kOrderedDict)
       keys.emplace_back(Value::string(key.key), Value());
   }
   return Value::dict_of(contents.kind, std::move(keys), contents.attributes);
+}
+
+/// From texts to the keys of the top dict that are neither text nor integers, or None.
+Value other_top_keys(const StateDict& state) {
+  for (const ContainerNote& note : state.containers)
+    if (note.path.empty() && note.kind == Value::Kind::kDict) return note.attributes;
+  return {};
 }
 
 /// The top dict, whose name is "": of another kind than a plain one, where it holds values alone.
@@ -46,25 +60,31 @@ void add_top_kind(const StateDict& state, std::map<std::string, Contents>& found
   Contents& top = found[""];
   top.kind = note->kind;
   top.attributes = note->attributes;
+  top.other_keys = other_top_keys(state);
   top.values = !state.entries.empty();
   for (const StateEntry& entry : state.entries)
     if (!entry.path.empty() && (top.keys.empty() || top.keys.back() != entry.path[0]))
       top.keys.push_back(entry.path[0]);
 }
 
-/// Integers as keys of the top dict, below which no tensor lies.
-void add_top_numbers(const StateDict& state, std::map<std::string, Contents>& found) {
-  std::set<std::int64_t> with_tensors;
+/// Keys of the top dict that are no text, below which no tensor lies.
+void add_top_keys(const StateDict& state, std::map<std::string, Contents>& found) {
+  const Value other_keys = other_top_keys(state);
+  std::set<std::string_view> texts;  // of those
+  if (other_keys.is_dict())
+    for (const auto& [text, key] : other_keys.as_dict()) texts.insert(text.as_string());
+  const auto is_no_text = [&](const StateEntry& entry) {
+    return !entry.path.empty() &&
+           (entry.path[0].kind == PathItem::Kind::kIntKey || texts.contains(entry.path[0].key));
+  };
+  std::set<std::string> with_tensors;
   for (const StateEntry& entry : state.entries)
-    if (!entry.path.empty() && entry.path[0].kind == PathItem::Kind::kIntKey &&
-        entry.value.is_tensor())
-      with_tensors.insert(entry.path[0].index);
+    if (is_no_text(entry) && entry.value.is_tensor()) with_tensors.insert(entry.path[0].text());
   for (const StateEntry& entry : state.entries) {
-    if (entry.path.empty() || entry.path[0].kind != PathItem::Kind::kIntKey ||
-        with_tensors.contains(entry.path[0].index))
-      continue;
+    if (!is_no_text(entry) || with_tensors.contains(entry.path[0].text())) continue;
     Contents& top = found[""];
     top.values = true;
+    top.other_keys = other_keys;
     if (top.keys.empty() || top.keys.back() != entry.path[0]) top.keys.push_back(entry.path[0]);
   }
 }
@@ -144,13 +164,18 @@ std::vector<HashedValue> ContentDigests::values() {
 std::map<std::string, Value> typed_containers(const StateDict& state) {
   std::map<std::string, Contents> found;
   for (const ContainerNote& note : state.containers) {
-    if (note.kind == Value::Kind::kDict || note.path.empty()) continue;
+    if (note.path.empty() || (note.kind == Value::Kind::kDict && note.attributes.is_none()))
+      continue;
     Contents& dict = found[dotted(note.path)];
+    if (note.kind == Value::Kind::kDict) {
+      dict.other_keys = note.attributes;
+      continue;
+    }
     dict.kind = note.kind;
     dict.attributes = note.attributes;
   }
   add_top_kind(state, found);
-  if (!found.contains("")) add_top_numbers(state, found);
+  if (!found.contains("")) add_top_keys(state, found);
   for (const StateEntry& entry : state.entries) {
     std::string name;
     for (std::size_t i = 0; i + 1 < entry.path.size(); ++i) {
@@ -194,7 +219,10 @@ std::string dict_words(const Value& dict) {
     case Value::Kind::kCounter:
       return "Counter";
     default:
-      return dict.as_dict().empty() ? "dict" : "dict with integers as keys";
+      if (dict.as_dict().empty()) return "dict";
+      return std::ranges::all_of(dict.as_dict(), &Value::is_int, &ValueDict::value_type::first)
+                 ? "dict with integers as keys"
+                 : "dict with keys that are no text";
   }
 }
 
@@ -215,13 +243,13 @@ bool keep_top_kind(std::string_view format_a, std::string_view format_b) {
 std::map<std::string, Value> with_plain_top(std::map<std::string, Value> types) {
   const auto top = types.find("");
   if (top == types.end()) return types;
-  ValueDict numbers;
+  ValueDict keys;
   for (const auto& [key, none] : top->second.as_dict())
-    if (key.is_int()) numbers.emplace_back(key, none);
-  if (numbers.empty())
+    if (!key.is_string()) keys.emplace_back(key, none);
+  if (keys.empty())
     types.erase(top);
   else
-    top->second = Value::dict(std::move(numbers));
+    top->second = Value::dict(std::move(keys));
   return types;
 }
 

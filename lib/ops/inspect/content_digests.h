@@ -47,10 +47,10 @@ class ContentDigests {
   ValueDigester digester_;
 };
 
-/// Dicts of a kind of their own (OrderedDict, defaultdict, Counter), or with integers as keys, that
-/// hold no tensor: as values they have a type. By dotted path; each has None for values, an
-/// OrderedDict all its keys, others the integers among them. "" is the top dict, with those of its
-/// integer keys below which no tensor lies.
+/// Dicts of a kind of their own (OrderedDict, defaultdict, Counter), or with keys that are no text,
+/// that hold no tensor: as values they have a type. By dotted path; each has None for values, an
+/// OrderedDict all its keys, others those that are no text. "" is the top dict, with those of these
+/// keys below which no tensor lies.
 std::map<std::string, Value> typed_containers(const StateDict& state);
 
 /// What kind of dict one of those is, as Python names it.
