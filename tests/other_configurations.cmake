@@ -11,11 +11,11 @@ function(add_other_configuration_test name program timeout)
     "ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1:malloc_context_size=12:quarantine_size_mb=64;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1")
 endfunction()
 
-# Left to the Release run, and to ./dev soak: [wide] repeats over many sizes what a smaller case of the same code shows, or reads
-# texts; [kills] fork at every step of many saves, which costs most under a sanitizer; where [one_thread] is all there is, no race
-# can be. "~[.]": what is hidden is not asked for, and would run where others are left out.
+# Left to the Release run, and to ./dev soak: [wide] repeats over many sizes what a smaller case of the same code shows, [text]
+# reads the sources, [kills] fork at every step of many saves, which costs most under a sanitizer; and where [one_thread] is all there
+# is, no race can be. "~[.]": what is hidden is not asked for, and would run where others are left out.
 foreach(layer base tensor layout state storage encoding format reshard ops live)
-  add_other_configuration_test("asan, ubsan: ${layer}" ${PROJECT_BINARY_DIR}/asan/bin/${layer}_tests 2400 "~[wide]~[kills]~[.]")
+  add_other_configuration_test("asan, ubsan: ${layer}" ${PROJECT_BINARY_DIR}/asan/bin/${layer}_tests 2400 "~[wide]~[text]~[kills]~[.]")
 endforeach()
 foreach(layer storage reshard)
   add_other_configuration_test("tsan: ${layer}" ${PROJECT_BINARY_DIR}/tsan/bin/${layer}_tests 900 "~[wide]~[one_thread]~[.]")

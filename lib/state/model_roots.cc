@@ -348,7 +348,7 @@ class ModelFinder {
 
 namespace {
 
-/// Of arrays alone: NumPy's random state is a tuple that holds one, too.
+/// It holds arrays and nothing else: NumPy's random state is a tuple that holds one, too.
 bool is_list_of_arrays(const Value& value) {
   const bool is_list = value.kind() == Value::Kind::kList || value.kind() == Value::Kind::kTuple;
   return is_list && !value.as_list().empty() &&

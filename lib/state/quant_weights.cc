@@ -287,7 +287,7 @@ std::string text_at(const Value& dict, const char* key) {
   return found != nullptr && found->is_string() ? found->as_string() : std::string();
 }
 
-/// Of a model of text and images it may stand beside what is said of the text model.
+/// A model of text and images may have it beside what is said of the text model.
 const Value* quantization_of(const Value& config) {
   for (const Value* of : {&config, config.find("text_config")}) {
     if (of == nullptr) continue;

@@ -40,7 +40,7 @@ bool compares_id(const std::string& line, std::string_view id) {
 
 }  // namespace
 
-TEST_CASE("no format is compared by its id outside of lib/format", "[wide]") {
+TEST_CASE("no format is compared by its id outside of lib/format", "[text]") {
   std::size_t files = 0;
   for (const char* folder : {"lib", "tools", "include"})
     for (const auto& entry :

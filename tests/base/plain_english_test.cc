@@ -48,10 +48,10 @@ void check_none(const std::string& pattern) {
 
 }  // namespace
 
-TEST_CASE("no source says tell where it means report, print, send or throw", "[wide]") {
+TEST_CASE("no source says tell where it means report, print, send or throw", "[text]") {
   check_none("(^|[^A-Za-z])([Tt]ell|[Tt]ells|[Tt]old|[Tt]elling)([^A-Za-z]|$)");
 }
 
-TEST_CASE("no doc comment begins with Of", "[wide]") { check_none("^\\s*/// Of "); }
+TEST_CASE("no doc comment begins with Of", "[text]") { check_none("^\\s*/// Of "); }
 
 }  // namespace plain_english_test

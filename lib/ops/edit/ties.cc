@@ -86,7 +86,7 @@ bool is_shared_embedding(const Weight& weight) {
   return weight.fqn == "shared.weight" || weight.fqn.ends_with(".shared.weight");
 }
 
-/// Of an embedding and an output layer, loaders look for the embedding.
+/// Loaders look for the embedding rather than for the output layer.
 bool is_embedding(const Weight& weight) {
   const bool named =
       weight.fqn.find("embed") != std::string::npos || weight.fqn.ends_with("wte.weight");
