@@ -77,7 +77,7 @@ def loaded_by_megatron(family, folder, work, local, *flags):
             value.key = value.key.replace("pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_")
         # Norms of latent attention are named apart from the projections behind them, which have them inside there.
         for norm, projection in (("q_layernorm.", "linear_q_up_proj."), ("kv_layernorm.", "linear_kv_up_proj.")):
-            if projection + "weight" in key.replace(norm, projection):
+            if norm in key and key.replace(norm, projection) in asked:
                 value.key = value.key.replace("self_attention." + norm, "self_attention." + projection + "layer_norm_")
     got = dist_checkpointing.load(asked, dist)
     wanting = model.load_state_dict(got, strict=False)
