@@ -357,9 +357,12 @@ bool is_list_of_arrays(const Value& value) {
 
 }  // namespace
 
+bool looks_like_optimizer(const Value& value) {
+  return value.find("state") != nullptr && value.find("param_groups") != nullptr;
+}
+
 bool holds_weights(const Value& value) {
-  const bool is_optimizer = value.find("state") != nullptr && value.find("param_groups") != nullptr;
-  if (is_optimizer || value.is_tensor()) return false;
+  if (looks_like_optimizer(value) || value.is_tensor()) return false;
   return value.holds_tensors() || is_numpy_array(value) || is_list_of_arrays(value);
 }
 

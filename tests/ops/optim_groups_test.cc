@@ -5,6 +5,7 @@
 #include <tessera/storage/memory_file_system.h>
 
 #include <catch2/catch.hpp>
+#include <utility>
 
 #include "tests/support/growth.h"
 #include "tests/support/hostile_bytes.h"
@@ -56,25 +57,26 @@ std::string optimizers_of(int count) {
   return torch_zip_of(pickle, std::string(static_cast<std::size_t>(count) * 16, '\1'));
 }
 
-double seconds_of(int count) {
+/// Processor seconds to inspect the optimizers of a file, and what was found.
+std::pair<double, OptimReport> inspected(const std::string& file) {
   MemoryFileSystem fs;
-  fs.write_file("/g.pt", as_bytes(checkpoint_of(count)));
+  fs.write_file("/g.pt", as_bytes(file));
   OpenedCheckpoint opened = open_checkpoint(fs, "/g.pt");
   OptimReport report;
   const double seconds =
       processor_seconds([&] { report = inspect_optimizer(opened, nullptr, {}); });
+  return {seconds, std::move(report)};
+}
+
+double seconds_of(int count) {
+  const auto [seconds, report] = inspected(checkpoint_of(count));
   REQUIRE(report.optimizers.size() == 1);
   CHECK(report.optimizers[0].groups.size() == static_cast<std::size_t>(count));
   return seconds;
 }
 
 double seconds_of_optimizers(int count) {
-  MemoryFileSystem fs;
-  fs.write_file("/o.pt", as_bytes(optimizers_of(count)));
-  OpenedCheckpoint opened = open_checkpoint(fs, "/o.pt");
-  OptimReport report;
-  const double seconds =
-      processor_seconds([&] { report = inspect_optimizer(opened, nullptr, {}); });
+  const auto [seconds, report] = inspected(optimizers_of(count));
   CHECK(report.optimizers.size() == static_cast<std::size_t>(count));
   return seconds;
 }

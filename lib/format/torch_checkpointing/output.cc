@@ -3,13 +3,11 @@
 #include <tessera/base/text.h>
 #include <tessera/format/torch_checkpointing.h>
 
-#include <algorithm>
-#include <set>
-
 #include "lib/format/torch_checkpointing/items.h"
 #include "lib/format/torch_checkpointing/metadata.h"
 #include "lib/format/torch_checkpointing/metadata_writer.h"
 #include "lib/format/torch_checkpointing/parts.h"
+#include "lib/state/other_keys.h"
 
 namespace tessera::checkpointing {
 namespace {
@@ -34,14 +32,10 @@ std::pair<std::string, Path> split_item(const Path& path) {
 
 /// Names of items are text.
 void refuse_other_keys(const StateDict& state) {
-  const auto note = std::ranges::find_if(state.containers, [](const ContainerNote& container) {
-    return container.path.empty() && container.kind == Value::Kind::kDict;
-  });
-  if (note == state.containers.end() || !note->attributes.is_dict()) return;
-  std::set<std::string_view> texts;
-  for (const auto& [text, key] : note->attributes.as_dict()) texts.insert(text.as_string());
+  const Value other_keys = other_top_keys(state);
+  const OtherKeysByText others = other_keys_by_text(other_keys);
   for (const StateEntry& entry : state.entries)
-    if (!entry.path.empty() && texts.contains(entry.path.front().key))
+    if (!entry.path.empty() && others.contains(entry.path.front().key))
       fail(Code::kUnsupported,
            fmt::format("a key at the top, {}, is no text, as the name of an item is",
                        printable(entry.path.front().key)),

@@ -8,6 +8,8 @@
 #include <set>
 #include <string>
 
+#include "lib/state/other_keys.h"
+
 namespace tessera::dcp {
 namespace {
 
@@ -16,9 +18,7 @@ void add(std::vector<Note>& notes, std::string message) {
 }
 
 void note_containers(const StateDict& state, std::vector<Note>& notes) {
-  const auto is_lost = [](const ContainerNote& note) {
-    return note.kind != Value::Kind::kDict || !note.attributes.is_dict();
-  };
+  const auto is_lost = [](const ContainerNote& note) { return !is_of_other_keys(note); };
   const auto count = std::ranges::count_if(state.containers, is_lost);
   if (count == 0) return;
   const ContainerNote& first = *std::ranges::find_if(state.containers, is_lost);
@@ -35,7 +35,7 @@ class OtherKeys {
     for (std::size_t i = 0; i < state.entries.size(); ++i)
       if (!is_kept_by_id(roles_.entries[i])) add_integers(state.entries[i].path);
     for (const ContainerNote& note : state.containers) {
-      if (note.kind != Value::Kind::kDict || !note.attributes.is_dict()) continue;
+      if (!is_of_other_keys(note)) continue;
       for (const auto& [text, key] : note.attributes.as_dict()) {
         Path path = note.path;
         path.push_back(key_item(text.as_string()));

@@ -12,6 +12,7 @@
 
 #include "lib/format/rank_names.h"
 #include "lib/format/torch_files/first_reason.h"
+#include "lib/state/other_keys.h"
 
 namespace tessera::rank_files {
 namespace {
@@ -169,8 +170,7 @@ class Opener {
     for (ContainerNote& note : state.containers) {
       note.path.insert(note.path.begin(), prefix.begin(), prefix.end());
       // A dict may have a kind, and keys that are no text.
-      const bool of_keys = note.kind == Value::Kind::kDict && note.attributes.is_dict();
-      if (!containers_.emplace(dotted(note.path), of_keys).second) continue;
+      if (!containers_.emplace(dotted(note.path), is_of_other_keys(note)).second) continue;
       const std::size_t before = note.entries_before;
       out_.containers.push_back(
           {std::move(note), file,

@@ -47,7 +47,6 @@ class TorchSaveDriver : public ArchiveDriver {
   std::string_view id() const override { return "torch-save"; }
   Capabilities capabilities() const override {
     static constexpr std::string_view kFolderFiles[] = {"*.index.json"};
-    static constexpr std::string_view kMoreResults[] = {".pth", ".ckpt", ".bin"};
     static constexpr const FormatOption* kWrites[] = {&kWorldSizeFlag, &kMeshFlag};
     return {.keeps_opaque = true,
             .keeps_containers = true,
@@ -56,8 +55,8 @@ class TorchSaveDriver : public ArchiveDriver {
             .is_loose_files = true,
             .suffixes = torch_save::kLoneSuffixes,
             .folder_files = kFolderFiles,
-            .result_suffix = ".pt",
-            .more_result_suffixes = kMoreResults,
+            .result_suffix = torch_save::kLoneSuffixes[0],
+            .more_result_suffixes = std::span(torch_save::kLoneSuffixes).subspan(1),
             .writes_with = kWrites};
   }
 

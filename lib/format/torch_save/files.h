@@ -15,8 +15,8 @@ struct PartFile {
 };
 
 /// `model.pt` and `optim.pt` or `optimizer.pt` (.pth, .bin), with `scheduler.pt` and OLMo's
-/// `train.pt` where there are such, model first. Empty when the folder is no such set: a part is absent, or other files of
-/// torch.save stand beside them.
+/// `train.pt` where there are such, model first. Empty when the folder is no such set: a part is
+/// absent, or other files of torch.save stand beside them.
 std::vector<PartFile> find_parts(const Directory& directory);
 
 /// The folder's one file of torch.save's; "" when there is none or several.
@@ -32,8 +32,9 @@ std::vector<std::string> find_meta_parts(const Directory& directory);
 std::vector<std::string> find_numbered_parts(const Directory& directory, const std::string& file);
 bool is_meta_part(std::string_view name);
 
-/// Suffixes that a checkpoint found in a folder may have. A .tar is one only where it is named.
-inline constexpr std::string_view kLoneSuffixes[] = {".pt", ".pth", ".bin", ".ckpt"};
+/// Suffixes that a checkpoint found in a folder may have, the one that results have by themselves
+/// first. A .tar is one only where it is named.
+inline constexpr std::string_view kLoneSuffixes[] = {".pt", ".pth", ".ckpt", ".bin"};
 /// Those and ".tar": names that torch.save's users give their files.
 bool has_torch_suffix(std::string_view name);
 

@@ -171,7 +171,7 @@ namespace {
 /// are not cast: says so.
 void note_inner_tensors(const Manifest& manifest, const Roles& roles, DType to,
                         std::vector<Note>& notes) {
-  std::size_t inner = 0;
+  std::int64_t inner = 0;
   std::string first;
   for (std::size_t i = 0; i < roles.entries.size(); ++i) {
     const StateEntry& entry = manifest.state.entries[i];
@@ -185,9 +185,9 @@ void note_inner_tensors(const Manifest& manifest, const Roles& roles, DType to,
   if (inner > 0)
     notes.push_back(
         {Finding::kCast, Severity::kWarning,
-         fmt::format("{} tensor{} inside of values, first in {}, {} not "
-                     "cast: what is inside of a value stays as it is",
-                     inner, inner == 1 ? "" : "s", printable(first), inner == 1 ? "was" : "were"),
+         fmt::format("{} inside of values, first in {}, {} not cast: what is inside of a value "
+                     "stays as it is",
+                     with_noun(inner, "tensor"), printable(first), inner == 1 ? "was" : "were"),
          "", ""});
 }
 

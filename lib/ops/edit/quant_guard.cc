@@ -49,14 +49,15 @@ void refuse_codes_alone(const Manifest& manifest, const std::set<std::string>& c
 
 std::vector<Note> parts_left_alone(const Manifest& manifest, const std::vector<QuantPart>& before) {
   const std::vector<QuantPart> after = quant_parts(manifest);
-  std::size_t alone = 0, first = 0;
+  std::int64_t alone = 0;
+  std::size_t first = 0;
   for (std::size_t i = 0; i < before.size(); ++i)
     if (before[i] != QuantPart::kNone && after[i] == QuantPart::kNone && alone++ == 0) first = i;
   if (alone == 0) return {};
   return {{Finding::kMissingScale, Severity::kWarning,
-           fmt::format("{} tensor{} of quantized weights: by the new names codes and scales do not "
-                       "belong together; rename both alike",
-                       alone, alone == 1 ? "" : "s"),
+           fmt::format("{} of quantized weights: by the new names codes and scales do not belong "
+                       "together; rename both alike",
+                       with_noun(alone, "tensor")),
            "", manifest.tensors[first].name}};
 }
 

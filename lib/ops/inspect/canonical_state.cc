@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "lib/state/other_keys.h"
+
 namespace tessera {
 namespace {
 
@@ -17,7 +19,7 @@ StateDict flattened_anew(const StateDict& state) {
   // and a third would change nothing.
   std::vector<ContainerNote> kinds = std::move(leaves.containers);
   std::erase_if(kinds, [](const ContainerNote& note) {
-    return note.kind == Value::Kind::kDict && note.attributes.is_none();
+    return note.kind == Value::Kind::kDict && !is_of_other_keys(note);
   });
   leaves.containers.clear();
   StateDict settled = flatten(unflatten(leaves), budget);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "lib/ops/inspect/listing.h"
+#include "lib/state/other_keys.h"
 
 namespace tessera {
 namespace {
@@ -27,10 +28,7 @@ struct Contents {
 /// those that are no text.
 Value type_of(const Contents& contents) {
   ValueDict keys;
-  std::map<std::string_view, const Value*> others;  // by text
-  if (contents.other_keys.is_dict())
-    for (const auto& [text, key] : contents.other_keys.as_dict())
-      others.emplace(text.as_string(), &key);
+  const OtherKeysByText others = other_keys_by_text(contents.other_keys);
   for (const PathItem& key : contents.keys) {
     if (key.kind == PathItem::Kind::kIntKey)
       keys.emplace_back(Value::integer(key.index), Value());
@@ -40,13 +38,6 @@ Value type_of(const Contents& contents) {
       keys.emplace_back(Value::string(key.key), Value());
   }
   return Value::dict_of(contents.kind, std::move(keys), contents.attributes);
-}
-
-/// From texts to the keys of the top dict that are neither text nor integers, or None.
-Value other_top_keys(const StateDict& state) {
-  for (const ContainerNote& note : state.containers)
-    if (note.path.empty() && note.kind == Value::Kind::kDict) return note.attributes;
-  return {};
 }
 
 /// The top dict, whose name is "": of another kind than a plain one, where it holds values alone.
@@ -70,12 +61,10 @@ void add_top_kind(const StateDict& state, std::map<std::string, Contents>& found
 /// Keys of the top dict that are no text, below which no tensor lies.
 void add_top_keys(const StateDict& state, std::map<std::string, Contents>& found) {
   const Value other_keys = other_top_keys(state);
-  std::set<std::string_view> texts;  // of those
-  if (other_keys.is_dict())
-    for (const auto& [text, key] : other_keys.as_dict()) texts.insert(text.as_string());
+  const OtherKeysByText others = other_keys_by_text(other_keys);
   const auto is_no_text = [&](const StateEntry& entry) {
     return !entry.path.empty() &&
-           (entry.path[0].kind == PathItem::Kind::kIntKey || texts.contains(entry.path[0].key));
+           (entry.path[0].kind == PathItem::Kind::kIntKey || others.contains(entry.path[0].key));
   };
   std::set<std::string> with_tensors;
   for (const StateEntry& entry : state.entries)
@@ -164,10 +153,10 @@ std::vector<HashedValue> ContentDigests::values() {
 std::map<std::string, Value> typed_containers(const StateDict& state) {
   std::map<std::string, Contents> found;
   for (const ContainerNote& note : state.containers) {
-    if (note.path.empty() || (note.kind == Value::Kind::kDict && note.attributes.is_none()))
-      continue;
+    const bool of_other_keys = is_of_other_keys(note);
+    if (note.path.empty() || (note.kind == Value::Kind::kDict && !of_other_keys)) continue;
     Contents& dict = found[dotted(note.path)];
-    if (note.kind == Value::Kind::kDict) {
+    if (of_other_keys) {
       dict.other_keys = note.attributes;
       continue;
     }

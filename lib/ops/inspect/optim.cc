@@ -15,6 +15,7 @@
 #include "lib/ops/inspect/optim_values.h"
 #include "lib/ops/open/flat_options.h"
 #include "lib/ops/open/value_budget.h"
+#include "lib/state/model_roots.h"
 
 // Structure first (no tensor byte), then one pass over the moments and weights.
 namespace tessera {
@@ -316,7 +317,7 @@ bool holds_optimizer(const Value& value, std::size_t& looks) {
   if (looks == 0) return false;
   --looks;
   if (value.is_dict()) {
-    if (value.find("state") != nullptr && value.find("param_groups") != nullptr) return true;
+    if (looks_like_optimizer(value)) return true;
     return std::ranges::any_of(
         value.as_dict(), [&](const auto& item) { return holds_optimizer(item.second, looks); });
   }

@@ -35,18 +35,8 @@ void add_tensors(const OptimParameter& p, std::vector<std::uint32_t>& tensors) {
   if (p.weight != kNoTensor) tensors.push_back(p.weight);
 }
 
-bool is_pending(const Manifest& manifest, std::uint32_t tensor) {
-  const StoredTensor& stored = manifest.tensors[tensor];
-  for (std::uint32_t chunk = 0; chunk < stored.chunk_count; ++chunk)
-    if (manifest.source(stored, chunk).kind == Source::Kind::kPending) return true;
-  return false;
-}
-
-/// Archives are opened anew each time, however few tensors of theirs are asked for.
 void locate(OpenedCheckpoint& checkpoint, std::vector<std::uint32_t> tensors,
             const TransferOptions& transfer) {
-  std::erase_if(tensors, [&](std::uint32_t t) { return !is_pending(checkpoint.manifest, t); });
-  if (tensors.empty()) return;
   sort_unique(tensors);
   checkpoint.locate(tensors, read_options(transfer));
 }

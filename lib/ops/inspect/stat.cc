@@ -285,9 +285,9 @@ void note_unmeasured(const Manifest& manifest, const std::vector<std::uint32_t>&
   }
   if (inner.empty()) return;
   notes.push_back({Finding::kNone, Severity::kWarning,
-                   fmt::format("{} tensor{} inside of values, first in \"{}\", {} not measured",
-                               inner.size(), inner.size() == 1 ? "" : "s", printable(first),
-                               inner.size() == 1 ? "is" : "are"),
+                   fmt::format("{} inside of values, first in \"{}\", {} not measured",
+                               with_noun(static_cast<std::int64_t>(inner.size()), "tensor"),
+                               printable(first), inner.size() == 1 ? "is" : "are"),
                    "", ""});
 }
 
